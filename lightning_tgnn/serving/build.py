@@ -148,7 +148,8 @@ def from_checkpoint(
     assert module.info is not None
     seen = SeenPairs.of_stream(store, position)
     names = module.info.edge_feature_names or data.info.edge_feature_names  # checkpoints of earlier versions have none
-    info = replace(module.info, edge_feature_names=names)
+    read = data.info
+    info = replace(module.info, edge_feature_names=names, column_names=read.column_names, has_dates=read.has_dates)
     return PredictorState(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
 
 

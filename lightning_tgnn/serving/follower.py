@@ -152,6 +152,16 @@ class StreamFollower:
         return self._numbers.are_known("nodes", nodes, side)
 
     @property
+    def column_names(self) -> tuple[str, str, str] | None:
+        """What the stream of training calls sources, destinations and times; None if that is unknown."""
+        return self._state.info.column_names
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether times of the stream of training were dates, of which `latest_time` is the seconds since 1970."""
+        return self._state.info.has_dates
+
+    @property
     def num_events(self) -> int:
         """Events of the stream that have been taken in."""
         return self._live.num_events

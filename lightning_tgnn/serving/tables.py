@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,14 @@ def check_table(argument: str, path: str | Path) -> str:
     return suffix
 
 
-def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: int) -> Iterator[pd.DataFrame]:
+def read_pieces(
+    argument: str,
+    path: str | Path,
+    ids: tuple[str, ...],
+    *,
+    rows: int,
+    other_names: Mapping[str, str] | None = None,
+) -> Iterator[pd.DataFrame]:
     """Yield the rows of a table, ``rows`` at a time, at least one piece; the index counts the rows of the table.
 
     Args:
@@ -68,12 +75,15 @@ def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: 
         path: The file.
         ids: Required columns that hold node ids. In a CSV they are read as strings, as written.
         rows: Per piece.
+        other_names: What columns may be called as well, by their names. Those that are have their names in the
+            attribute ``attrs`` of each piece, in the same way.
 
     Raises:
         DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
     suffix = check_table(argument, path)
-    pieces = _parquet_pieces(path, rows) if suffix == PARQUET else _csv_pieces(Path(path), ids, rows)
+    names = other_names or {}
+    pieces = _parquet_pieces(path, rows, names) if suffix == PARQUET else _csv_pieces(Path(path), ids, rows, names)
     try:
         for piece in pieces:
             _check_piece(argument, path, piece, ids)
@@ -87,11 +97,22 @@ def read_pieces(argument: str, path: str | Path, ids: tuple[str, ...], *, rows: 
         ) from None
 
 
-def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int) -> Iterator[pd.DataFrame]:
+def _called(header: Sequence[str], other_names: Mapping[str, str]) -> dict[str, str]:
+    """Return which columns of a table have their other names."""
+    return {name: other for name, other in other_names.items() if name not in header and other in header}
+
+
+def _renamed(piece: pd.DataFrame, called: Mapping[str, str]) -> pd.DataFrame:
+    piece = piece.rename(columns={other: name for name, other in called.items()})
+    piece.attrs = {name: other for name, other in called.items()}
+    return piece
+
+
+def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int, names: Mapping[str, str]) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     options: dict[str, Any] = {
-        "dtype": dict.fromkeys(ids, str),
+        "dtype": dict.fromkeys((*ids, *(names[name] for name in ids if name in names)), str),
         "keep_default_na": False,
         "na_values": [""],
         "skipinitialspace": True,
@@ -101,14 +122,14 @@ def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int) -> Iterator[pd.Data
         header = [str(name).strip() for name in pd.read_csv(lines, nrows=2, header=None, dtype=str).iloc[0]]
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
-    times = _Times(path)
+    called, times = _called(header, names), _Times(path)
     read: dict[str, Any] = {"chunksize": rows, "index_col": False} | exact_numbers() | options
     with open_text(path) as lines, pd.read_csv(lines, **read) as pieces:
         while (piece := _next(pieces)) is not None:
             # pandas fills short rows up, which shows in the last column.
             if piece.iloc[:, -1].isna().any():
                 _refuse_short_rows(path, len(header))
-            yield times.read(piece)
+            yield _renamed(times.read(_renamed(piece, called)), called) if called else times.read(piece)
 
 
 def _next(pieces: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
@@ -163,7 +184,7 @@ class _Times:
             raise RowError("time", row, requirement, wrong.iloc[0], cure).in_file(self._path, piece.index[0])
 
 
-def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
+def _parquet_pieces(path: str | Path, rows: int, names: Mapping[str, str]) -> Iterator[pd.DataFrame]:
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -177,7 +198,7 @@ def _parquet_pieces(path: str | Path, rows: int) -> Iterator[pd.DataFrame]:
                 piece = without_row_numbers(pa.Table.from_batches([batch])).to_pandas(ignore_metadata=True)
                 piece.index = pd.RangeIndex(start, start + len(piece))
                 start += len(piece)
-                yield piece
+                yield _renamed(piece, _called(list(piece.columns), names))
             if start < file.metadata.num_rows:
                 raise ValueError(f"{start} rows of the {file.metadata.num_rows} that the file says")
     except pa.ArrowException as error:

@@ -252,8 +252,7 @@ def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
         return
     followed = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]  # type: ignore[attr-defined]
     followed += [("lr_scheduler", c.monitor) for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
-    validates = trainer.limit_val_batches != 0
-    names = [name for name in logged if validates or not name.startswith("val/")]
+    names = list(logged)
     for who, monitor in followed:
         if isinstance(monitor, str) and monitor.removesuffix("_epoch").removesuffix("_step") not in names:
             listed = ", ".join(sorted(names))

@@ -164,7 +164,7 @@ def _readable(argument: str, value: object) -> object:
     """Return a hyperparameter as the readers of checkpoints take it.
 
     Raises:
-        InvalidArgumentError: They would not take it.
+        InvalidArgumentError: A reader of checkpoints would refuse the value.
     """
     held = plain(class_path(value) if callable(value) else value)
     try:

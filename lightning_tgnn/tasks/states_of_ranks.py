@@ -27,7 +27,7 @@ def checked_states(saved: dict[str, Any]) -> dict[str, Any]:
     """Return random states of a checkpoint if they have the form of what `random_states` returns.
 
     Raises:
-        ValueError: They have another form.
+        ValueError: A table of states is missing, or has another form.
     """
     for device, states in saved.items():
         is_table = isinstance(states, Tensor) and states.dtype == torch.uint8 and states.dim() == 2

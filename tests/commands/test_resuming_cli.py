@@ -36,16 +36,16 @@ RUN = Path("runs/quickstart/version_0")
 
 
 class Interrupt(Callback):
-    """Presses Ctrl-C at the second batch of an epoch of the process."""
+    """Presses Ctrl-C at a batch of an epoch of the process."""
 
-    def __init__(self, epoch: int = 1):
-        self.epoch = epoch
+    def __init__(self, epoch: int = 1, batch: int = 1):
+        self.epoch, self.batch = epoch, batch
 
     def on_train_epoch_start(self, trainer, module):
         self.epoch -= 1
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        if self.epoch < 0 and batch_idx == 1:
+        if self.epoch < 0 and batch_idx == self.batch:
             raise KeyboardInterrupt
 
 
@@ -250,10 +250,14 @@ def test_the_command_of_an_interrupted_run_goes_on_with_it(capsys):
 def test_an_interrupt_before_the_first_checkpoint_says_so(capsys):
     interrupt = ["--trainer.callbacks+=tests.commands.test_resuming_cli.Interrupt", "--trainer.max_epochs=4"]
     for resume, expected in (
-        (["--ckpt_path=last"], rf"interrupted; go on with: .* --ckpt_path {RUN}/checkpoints/last\.ckpt\n"),
         (
-            ["--trainer.logger.name=new"],
-            "interrupted before the first checkpoint; start anew with: lightning-tgnn fit .*new",
+            ["--ckpt_path=last"],
+            r"interrupted; go on with: .* --ckpt_path runs/\S+/version_\d+/checkpoints/last\.ckpt\n",
+        ),
+        (["--trainer.logger.name=new"], r"interrupted; go on with: .* --ckpt_path runs/new/version_0/checkpoints/last"),
+        (
+            ["--trainer.logger.name=none", "--trainer.callbacks.batch=0"],
+            "interrupted before the first checkpoint; start anew with: lightning-tgnn fit .*none",
         ),
     ):
         with pytest.raises(SystemExit) as stopped:

@@ -142,24 +142,26 @@ def test_categories_keep_their_type(form):
         columns = {"s": pa.array(src).dictionary_encode(), "d": pa.array(dst).dictionary_encode()}
         return pa.table(columns | {"t": TIME[: len(src)]})
 
-    numbers = read_source(table([10, 9, 10], [9, 10, 9]), columns=NAMES)
+    numbers = read_source(table([10, 9, 10], [9, 10, 9]), columns=NAMES, bipartite=False)
     assert (numbers.node_ids.tolist(), numbers.src.tolist()) == ([9, 10], [1, 0, 1])
-    texts = read_source(table(["b", "a", "b"], ["a", "c", "a"]), columns=NAMES)
+    texts = read_source(table(["b", "a", "b"], ["a", "c", "a"]), columns=NAMES, bipartite=False)
     assert (texts.node_ids.tolist(), texts.src.tolist()) == (["a", "b", "c"], [1, 0, 1])
-    assert read_source(table([10, 9], [9, 10]), columns=NAMES).node_ids.tolist() == [9, 10]
+    assert read_source(table([10, 9], [9, 10]), columns=NAMES, bipartite=False).node_ids.tolist() == [9, 10]
     dates = [datetime.datetime(2024, 1, 1), datetime.datetime(2024, 1, 2)]
     for values in ([1.5, 2.5], dates) if form != "pandas of arrow" else ([1.5, 2.5],):
         with pytest.raises(DataError, match="must be integers or strings"):
-            read_source(table(values, values), columns=NAMES)
+            read_source(table(values, values), columns=NAMES, bipartite=False)
 
 
 def test_dates_of_arrow_are_seconds_whatever_their_width():
     days = [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)]
     for kind in (pa.date32(), pa.date64()):
         table = pa.table({"s": [1, 2], "d": [2, 1], "t": pa.array(days, kind)})
-        assert read_source(table, columns=NAMES).time.tolist() == [1704067200, 1704153600]
+        assert read_source(table, columns=NAMES, bipartite=False).time.tolist() == [1704067200, 1704153600]
     noon = pa.array([43_200_000, 43_200_500]).cast(pa.date64(), safe=False)
-    assert read_source(pa.table({"s": [1, 2], "d": [2, 1], "t": noon}), columns=NAMES).time.tolist() == [43200, 43200.5]
+    assert read_source(
+        pa.table({"s": [1, 2], "d": [2, 1], "t": noon}), columns=NAMES, bipartite=False
+    ).time.tolist() == [43200, 43200.5]
 
 
 def temporal(**columns):

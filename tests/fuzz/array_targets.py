@@ -15,6 +15,7 @@ from lightning_tgnn.data.graphs.sources.folder import open_graph, save_graph
 from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
 from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb
 from lightning_tgnn.data.readers import read_events
+from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, save_with_adjacency
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.unpack import unpack
@@ -66,7 +67,8 @@ class Parquet(Target):
         np.testing.assert_allclose(result.time, [seconds[place] for place in order], rtol=4e-16)
         for ids, numbers in ((src, result.src), (dst, result.dst)):
             found = result.node_ids[numbers.numpy()].tolist()
-            assert found == [_id(ids[place]) for place in order]
+            as_text = str if any(isinstance(one, str) for one in src + dst) else lambda one: one
+            assert found == [as_text(_id(ids[place])) for place in order]
 
 
 def _parquet(columns):
@@ -94,7 +96,9 @@ def _seconds(value):
 
     if isinstance(value, datetime.date):
         return (value - datetime.date(1970, 1, 1)).days * 86400.0
-    assert not isinstance(value, (bool, str))
+    assert not isinstance(value, bool)
+    if isinstance(value, str):  # dates as those of a CSV
+        return float(seconds_of_dates([value])[0])
     return float(value)
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+_AS_WRITTEN = re.compile(r"-?(0|[1-9][0-9]*)")  # not 007, nor +7
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DATE = re.compile(
@@ -80,7 +81,7 @@ def check_events(store, rows, roles, *, apart, warned):
     cells = [row[roles[role]] for row in rows for role in ("src", "dst")]
     assert not any(mark in cell.strip() for cell in cells for mark in "\r\n"), "an id of several lines"
     assert store.node_ids.dtype.kind in "iu" or max(len(cell.strip().encode()) for cell in cells) <= 4096, "a long id"
-    whole = all(_INTEGER.fullmatch(cell.strip(_BLANKS)) for cell in cells)
+    whole = all(_AS_WRITTEN.fullmatch(cell.strip(_BLANKS)) for cell in cells)
     fits = whole and (
         all(-(2**63) <= int(cell) < 2**63 for cell in cells) or all(0 <= int(cell) < 2**64 for cell in cells)
     )

@@ -77,7 +77,7 @@ class NamedCsv(Target):
         return _plain_and_gzipped(CSV)
 
     def read(self, folder):
-        return read_events(folder / _FILE, columns=NAMES)
+        return read_events(folder / _FILE, columns=NAMES, bipartite=False)
 
     def check(self, files, result, warned):
         header, *rows = rows_between(text_of(files[_FILE]))
@@ -171,7 +171,7 @@ class ToldApart(Target):
     name = "text, form told by content"
 
     def seeds(self):
-        return _plain_and_gzipped(SNAP, JODIE, CSV_IDS, SNAP_FEATURES)
+        return _plain_and_gzipped(SNAP, JODIE, CSV_IDS)
 
     def read(self, folder):
         return read_events(folder / _FILE), [self._as(folder, form) for form in ("snap", "jodie", "csv")]

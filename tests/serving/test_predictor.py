@@ -630,7 +630,7 @@ def test_checkpoints_that_do_not_fit_together_are_refused(tmp_path):
     content = bytearray((tmp_path / "a.ckpt").read_bytes())
     content[bytes(content).index(held["state_dict"]["predictor.out.weight"].numpy().tobytes())] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"must be a checkpoint .*, got .the checksum of .* is wrong"):
+    with pytest.raises(CheckpointError, match=r"must be a complete checkpoint .*, got .the checksum of .* is wrong"):
         Predictor.from_checkpoint(path, data)
 
 

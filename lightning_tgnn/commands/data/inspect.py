@@ -23,7 +23,9 @@ from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.graphs.checks import check_ends
+from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.sources.open_events import read_source
+from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.files.scratch_folder import ScratchFolder
 from lightning_tgnn.files.whole import write_text, writing_to
@@ -112,6 +114,7 @@ def describe(
         "node_feature_dim": store.node_feature_dim,
         "has_labels": store.labels is not None,
         "fingerprint": store.fingerprint,
+        "origin": None if store.origin is None else store.origin.to_manifest(),
         "counts": count_statistics(store.time.numpy(), nodes),
         "repetition": repetition_statistics(len(store), nodes, columns.pairs) if len(store) > 1 else {},
         "degrees": summary(nodes.degrees(), piece=at_once),
@@ -150,10 +153,13 @@ def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> No
         figures: What `describe` returned.
         folder: Where the files are.
     """
+    if figures["origin"] is not None:
+        console.print(str(Origin.of_manifest(figures["origin"])), soft_wrap=True, markup=False, highlight=False)
     single = PrintedTable("", "value")
     single.columns[1].justify = "right"
     for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
-        single.add_row(name.replace("_", " "), _text(value))
+        is_date = name in ("first_time", "last_time") and (figures["origin"] or {}).get("dates")
+        single.add_row(name.replace("_", " "), _date(value) if is_date else _text(value))
     print_table(single, console)
     if notice := tie_notice(figures["counts"]["tie_rate"]):
         console.print(notice, soft_wrap=True)
@@ -181,6 +187,13 @@ def _print_batches(console: Console, batches: dict[str, Any]) -> None:
         table.add_row(f"nodes of {degree} events", *(f"{loss:.0%}" for loss in losses.values()))
     print_table(table, console)
     console.print(f"largest batch that loses at most {batches['max_loss']:.0%}: {batches['largest']:,} events")
+
+
+def _date(seconds: float) -> str:
+    """Return a time that was a date as one again."""
+    import pandas as pd
+
+    return str(dates_of(pd.Series([seconds])).iloc[0])
 
 
 def _text(value: float) -> str:

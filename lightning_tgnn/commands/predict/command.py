@@ -22,6 +22,7 @@ from lightning_tgnn.commands.predict.question_status import (
     with_unanswered,
 )
 from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.whole import check_apart, check_place
@@ -70,7 +71,7 @@ def predict(arguments: Sequence[str]) -> None:
                 answers = answer(answerable)
             unanswered = _asked(predictor, as_given(questions[status != OK], piece, columns), list(columns))
             answered = with_unanswered(answers, unanswered.assign(status=status[status != OK]))
-            add(answered.astype(dict.fromkeys(texts, "string")))
+            add(answered.astype(dict.fromkeys(texts, "string")).rename(columns=piece.attrs))
             count += len(piece)
             not_ok += int((answered["status"] != OK).sum())  # such a question has one row
     if options.save is not None:
@@ -127,7 +128,7 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
     names = predictor.edge_feature_names
     has_features = name in ("events", "classify")
     read = None if has_features and names is None else {*ids, "time", *((names or ()) if has_features else ())}
-    pieces = read_pieces(name, path, ids, rows=options.batch_size)
+    pieces = read_pieces(name, path, ids, rows=options.batch_size, other_names=_other_names(predictor))
     for number, piece in enumerate(pieces):
         unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
         if unread and number == 0:
@@ -136,12 +137,18 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
         yield piece
 
 
+def _other_names(predictor: Predictor) -> dict[str, str]:
+    """Return what the stream of training calls the columns of questions, by our names."""
+    return dict(zip(("src", "dst", "time"), predictor.column_names or (), strict=False))
+
+
 def _text_columns(predictor: Predictor, options: PredictOptions, columns: tuple[str, ...]) -> set[str]:
     """Return the columns of ids that are text in the answers; Parquet has one type for all pieces, CSV needs none."""
     found: set[str] = set()
     if predictor.ids_are_integers and check_suffix("output", options.output) == PARQUET:
         path = getattr(options, options.question)
-        for piece in read_pieces(options.question, path, columns, rows=options.batch_size):
+        names = _other_names(predictor)
+        for piece in read_pieces(options.question, path, columns, rows=options.batch_size, other_names=names):
             found |= with_other_ids(predictor, piece, columns)
     return found
 
@@ -245,7 +252,8 @@ def _classify(predictor: Predictor, options: PredictOptions) -> Answer:
 def _asked(predictor: Predictor, piece: pd.DataFrame, ids: list[str]) -> pd.DataFrame:
     """Return the question as it stands ahead of its answer."""
     times = predictor.latest_time if "time" not in piece.columns else time_column("time", piece["time"])
-    return piece[ids].assign(time=times)
+    asked = piece[ids].assign(time=times)
+    return asked.assign(time=dates_of(asked["time"])) if predictor.has_dates else asked
 
 
 _ANSWERS: dict[str, Callable[[Predictor, PredictOptions], Answer]] = {

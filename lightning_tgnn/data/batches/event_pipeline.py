@@ -168,6 +168,8 @@ class EventPipeline(SplitSource):
         assert stream is not None
         if stream.protocol is not None:
             self.num_eval_negatives = stream.protocol.negatives.table.shape[1]
+        if stream.store.origin is not None:
+            self._tell(f"{name}: {stream.store.origin}")
         self._tell(f"{name}: {stream}")
         if notice := tie_notice(stream.tied, self.past):
             self._tell(f"{name}: {notice}")

@@ -73,6 +73,15 @@ def seconds_of_dates(texts: Sequence[str] | np.ndarray | pd.Series) -> np.ndarra
     return seconds
 
 
+def dates_of(seconds: pd.Series) -> pd.Series:
+    """Return seconds since 1970 as dates in UTC, to the microsecond; missing where they are not finite."""
+    import pandas as pd
+
+    is_known = np.isfinite(seconds.to_numpy(np.float64))
+    microseconds = (seconds.where(is_known, 0) * _MICROSECONDS).round().astype("int64")
+    return pd.to_datetime(microseconds, unit="us", utc=True).where(is_known).astype("datetime64[us, UTC]")
+
+
 def seconds_of(series: nw.Series[Any]) -> np.ndarray:
     """Return a column of dates as seconds since 1970, float64 [E]; whole microseconds are the same in every unit."""
     if getattr(series.dtype, "time_unit", "us") != "ns":

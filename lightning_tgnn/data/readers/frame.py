@@ -17,7 +17,14 @@ from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
 from lightning_tgnn.data.readers.table import Rows, Table
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_lengths, check_longest_id, number_nodes, of_one_type
+from lightning_tgnn.data.streams.node_ids import (
+    LONGEST_ID,
+    check_lengths,
+    check_longest_id,
+    number_nodes,
+    of_one_type,
+    shared_id,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +68,7 @@ def read_frame(
         roles = jodie_roles(names, rows.width, name)
     else:
         roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
-    return _store(frame, Table(rows, roles, is_jodie if bipartite is None else bipartite, longest_id))
+    return _store(frame, Table(rows, roles, is_jodie or None if bipartite is None else bipartite, longest_id))
 
 
 def _by_position(source: Frame, columns: Mapping[str, Any]) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
@@ -114,7 +121,9 @@ def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:
         if ids.dtype == object:
             check_lengths(end.name, ids, table.longest_id)
     features = [column("edge feature", position).floats(np.float32) for position in roles.edge_features]
-    src, dst, node_ids = number_nodes(src, dst, apart=table.apart)
+    apart = table.decided(lambda: shared_id(src, dst))
+    origin = table.origin(apart=apart, text_ids=src.dtype == object, dates=column("time", roles.time).holds_dates)
+    src, dst, node_ids = number_nodes(src, dst, apart=apart)
     table.notice_unused()
     return EventStore.from_arrays(
         src,
@@ -124,13 +133,18 @@ def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:
         labels=None if roles.label is None else column("label", roles.label).labels(),
         node_ids=node_ids,
         edge_feature_names=table.feature_names,
+        origin=origin,
     )
 
 
 def _of_one_type(src: Column, dst: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of both columns in a type that holds all of them."""
-    ids = of_one_type(src.ids(), dst.ids())
-    if ids is None:
-        received = f"{src.kind} and {dst.kind}"
-        raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))
-    return ids
+    """Return the ids of both columns in a type that holds all of them: text where one is, as a CSV of them is read."""
+    columns = src.ids(), dst.ids()
+    ids = of_one_type(*columns)
+    if ids is not None:
+        return ids
+    if object in (columns[0].dtype, columns[1].dtype):
+        texts = [ids if ids.dtype == object else ids.astype(np.str_).astype(object) for ids in columns]
+        return texts[0], texts[1]
+    received = f"{src.kind} and {dst.kind}"
+    raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))

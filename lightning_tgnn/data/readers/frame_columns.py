@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.readers.culprit import NO_LABEL
-from lightning_tgnn.data.readers.dates import seconds_of
+from lightning_tgnn.data.readers.dates import is_date, seconds_of, seconds_of_dates
 from lightning_tgnn.data.readers.parse import whole_numbers
-from lightning_tgnn.data.streams.columns import float_column
+from lightning_tgnn.data.streams.columns import float_column, notice_merged_integers
 
 _DROP = "drop or repair that row"
 _CONVERSIONS = {
@@ -80,6 +80,15 @@ class Column:
             raise self._refusal("integers or strings", self.kind, cure)
         return values.astype(np.uint64 if values.dtype == np.uint64 else np.int64)
 
+    @property
+    def _holds_texts(self) -> bool:
+        return bool(self.series.dtype == nw.String)
+
+    @property
+    def holds_dates(self) -> bool:
+        """Whether times are dates rather than numbers."""
+        return not (self.series.dtype.is_integer() or self.series.dtype.is_float())
+
     def times(self) -> np.ndarray:
         """Return times, float64 [E]; of dates the seconds since 1970."""
         series = self._whole()
@@ -93,6 +102,13 @@ class Column:
             series = series.cast(nw.Datetime("us"))
         if isinstance(series.dtype, nw.Datetime):
             return seconds_of(series)
+        if self._holds_texts and is_date(series[0]):
+            try:
+                return seconds_of_dates(series.to_list())
+            except (AttributeError, TypeError, ValueError):
+                other = next(row for row, text in enumerate(series.to_list()) if not is_date(str(text)))
+                received = f"{series[other]!r} in row {other}, counted from 0"
+                raise self._refusal("dates of ISO 8601 in every row", received, _DROP) from None
         if series.dtype == nw.Boolean:
             raise self._refusal("numbers or dates", self.kind, "give the time of every event")
         if not (series.dtype.is_integer() or series.dtype.is_float()):
@@ -106,6 +122,8 @@ class Column:
         if not (series.dtype.is_integer() or series.dtype.is_float() or series.dtype == nw.Boolean):
             raise self._refusal("numbers", self.kind, "convert it, or leave the column out")
         given = series.to_numpy()
+        if dtype == np.float64:
+            notice_merged_integers(given, stacklevel=4)
         with np.errstate(over="ignore"):
             found: np.ndarray = given.astype(dtype)
         too_large = np.isinf(found) & ~np.isinf(given)

@@ -52,4 +52,4 @@ def jodie_table(head: Head) -> Table:
         where = f"{rows.path}, line {rows.first_line}"
         cure = f"each needs {', '.join(_NAMES)} and the features of the header"
         raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
-    return Table(rows, jodie_roles(rows.names, rows.width, str(rows.path)), apart=True)
+    return Table(rows, jodie_roles(rows.names, rows.width, str(rows.path)), bipartite=True)

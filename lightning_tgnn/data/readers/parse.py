@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import numpy as np
 
@@ -15,12 +16,16 @@ from lightning_tgnn.data.readers.culprit import find_culprit
 from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.readers.table import Rows, Table, to_number
 from lightning_tgnn.data.readers.text_file import open_text
+from lightning_tgnn.data.streams.columns import notice_merged_integers
 from lightning_tgnn.data.streams.node_ids import OtherIdsError, common_type, first_too_long
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _CELLS_PER_CHUNK = 1 << 22
+_LETTERS_AT_ONCE = 1 << 20
+_PADDED = re.compile(r"[,;\t \r\n\"](?:\+|-?0[0-9])")
+_PADDED_ID = re.compile(r"\s*(?:\+|-?0[0-9]).*")
 _BYTES = "S40"  # holds what most use as ids, UUIDs among them; the last byte stays empty
 IdKind = Literal["integers", "bytes", "objects"]
 """As what ids are read: int64 or uint64, UTF-8 of a fixed width, or str objects, which are several times slower."""
@@ -80,8 +85,43 @@ def read_by_ids(table: Table, read: Callable[[IdKind], _Read]) -> _Read:
 def _kinds_to_try(table: Table) -> tuple[IdKind, ...]:
     """Return what to begin with: not with integers where the first row has none, for that read would be in vain."""
     first = table.rows.first
-    is_text = any(to_number(first[position]) is None for position in (table.roles.src, table.roles.dst))
+    ends = (table.roles.src, table.roles.dst)
+    is_text = any(to_number(first[position]) is None for position in ends) or _has_padded_ids(table)
     return ("bytes",) if is_text else ("integers", "bytes")
+
+
+def _has_padded_ids(table: Table) -> bool:
+    """Whether an id is written as no integer is, such as 007 or +7: then ids of both ends are text as written.
+
+    Few files have such a field at all, and only of these the ids are read for it.
+    """
+    with open_text(table.rows.path, blank_comments=table.rows.delimiter is None) as text:
+        for _ in range(table.rows.skipped):
+            text.readline()
+        if not _has_padded_field(text):
+            return False
+    import pandas as pd
+
+    ends = [table.roles.src, table.roles.dst]
+    with open_text(table.rows.path, blank_comments=table.rows.delimiter is None) as text:
+        for _ in range(table.rows.skipped):
+            text.readline()
+        options = {**_options(table.rows), "dtype": object, "usecols": ends, "chunksize": _CELLS_PER_CHUNK // 2}
+        for frame in pd.read_csv(text, **options):
+            for end in ends:
+                if any(map(_PADDED_ID.match, pd.unique(frame[end]))):
+                    return True
+    return False
+
+
+def _has_padded_field(text: TextIO) -> bool:
+    """Whether a field of a text begins as `_PADDED` says."""
+    before = "\n"
+    while block := text.read(_LETTERS_AT_ONCE):
+        if _PADDED.search(before + block):
+            return True
+        before = block[-2:]
+    return False
 
 
 def read_chunks(table: Table, kind: IdKind) -> Iterator[dict[str, np.ndarray]]:
@@ -172,6 +212,7 @@ def _take(frame: pd.DataFrame, table: Table, kind: IdKind) -> dict[str, np.ndarr
     if table.has_dates:
         taken["time"] = seconds_of_dates(frame[roles.time])
     else:
+        notice_merged_integers(frame[roles.time].to_numpy(), stacklevel=3)
         taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
     if roles.label is not None:
         taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]

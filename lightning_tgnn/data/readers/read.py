@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_path, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
@@ -19,7 +19,7 @@ from lightning_tgnn.data.readers.table import Table, find_delimiter, is_time, sp
 from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
 from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
 from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id, number_nodes
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id, number_nodes, shared_id
 
 FORMATS = ("auto", "snap", "jodie", "csv")
 """Names that `read_events` takes as its ``format``."""
@@ -78,7 +78,8 @@ def read_events(
         return read_parquet(path, columns=columns, bipartite=bipartite, longest_id=longest_id)
     table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
     read = parse(table)
-    src, dst, node_ids = number_nodes(read.src, read.dst, apart=table.apart)
+    apart = table.decided(lambda: shared_id(read.src, read.dst))
+    src, dst, node_ids = number_nodes(read.src, read.dst, apart=apart)
     if node_ids.dtype.kind == "U":
         check_text_ids(table, node_ids)
     table.notice_unused()
@@ -90,6 +91,7 @@ def read_events(
         labels=read.labels,
         node_ids=node_ids,
         edge_feature_names=table.feature_names,
+        origin=table.origin(apart=apart, text_ids=node_ids.dtype.kind == "U"),
     )
 
 
@@ -115,8 +117,13 @@ def open_table(
         DataError: The file is missing, damaged, empty or no text, or its columns cannot be found.
     """
     head = read_head(path)
-    table = _find_table(head, _find_format(head, columns) if format == "auto" else format, columns)
-    return replace(table, apart=table.apart if bipartite is None else bipartite, longest_id=longest_id)
+    found = _find_format(head, columns) if format == "auto" else format
+    table = _find_table(head, found, columns)
+    if format == "auto" and found == "snap" and columns is None and table.rows.width > 3:
+        received = f"nothing for {table.rows.width} columns: {' '.join(table.rows.first)[:80]}"
+        cure = "say which is the time: columns={'src': 0, 'dst': 1, 'time': 2, 'edge_features': [3]}, or format='snap'"
+        raise DataError(refusal(f"columns of {path}", "given for more than src, dst and time", received, cure))
+    return replace(table, bipartite=table.bipartite if bipartite is None else bipartite, longest_id=longest_id)
 
 
 def check_arguments(

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.text_file import Head, open_text
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
+from lightning_tgnn.data.streams.origin import Origin, kinds_by_name, refuse_unsure
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,52 @@ class Table:
     Attributes:
         rows: Where they are.
         roles: Of their columns.
-        apart: Whether users and items are numbered apart.
+        bipartite: Whether sources and destinations are numbered apart; None asks the names of their columns.
         longest_id: Bytes of UTF-8 that an id may have.
     """
 
     rows: Rows
     roles: Roles
-    apart: bool = False
+    bipartite: bool | None = None
     longest_id: int = LONGEST_ID
+
+    @property
+    def apart(self) -> bool | None:
+        """Whether sources and destinations are numbered apart; None where neither the user nor their names say so."""
+        if self.bipartite is not None:
+            return self.bipartite
+        return kinds_by_name(*self.column_names[:2])
+
+    @property
+    def column_names(self) -> tuple[str, str, str]:
+        """The names of the columns of sources, destinations and times; empty texts without a header."""
+        src, dst, time = (self._name(position) for position in (self.roles.src, self.roles.dst, self.roles.time))
+        return src, dst, time
+
+    def _name(self, position: int) -> str:
+        return self.rows.names[position] if position < len(self.rows.names) else ""
+
+    def decided(self, shared: Callable[[], object]) -> bool:
+        """Return whether sources and destinations are numbered apart.
+
+        Args:
+            shared: Returns an id that both columns have; None where there is none, so that it makes no difference.
+
+        Raises:
+            DataError: The kinds of nodes are unknown where they make a difference.
+        """
+        if self.apart is not None:
+            return self.apart
+        found = shared()
+        if found is not None:
+            raise refuse_unsure(self.rows.path, *self.column_names[:2], found)
+        return False
+
+    def origin(self, *, apart: bool, text_ids: bool, dates: bool | None = None) -> Origin:
+        """Return what was assumed of the table."""
+        dates = self.has_dates if dates is None else dates
+        features, label = len(self.roles.edge_features), self.roles.label is not None
+        return Origin(self.column_names, apart, dates, text_ids, features, label)
 
     @property
     def has_dates(self) -> bool:

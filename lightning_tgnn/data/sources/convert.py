@@ -19,7 +19,7 @@ from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, re
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
-from lightning_tgnn.data.streams.columns import notice_merged_times
+from lightning_tgnn.data.streams.columns import check_calendar, notice_merged_times
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import write_adjacency
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, NodeNumbering
@@ -87,7 +87,7 @@ def convert_text(
         InvalidArgumentError: An argument cannot work, or the folder is taken or cannot be written.
         DataError: The file holds something that must not be trained on.
     """
-    check_arguments(format, columns, bipartite, longest_id)
+    columns = check_arguments(format, columns, bipartite, longest_id)
     path, folder = check_path("path", path), check_path("folder", folder)
     check_new(folder)
     table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
@@ -98,14 +98,15 @@ def convert_text(
             check_text_ids(table, node_ids)
         np.save(partial / "node_ids.npy", node_ids)
         _settle(partial, found)
-        write_manifest(partial, len(node_ids), edge_feature_names=table.feature_names)
+        origin = table.origin(apart=found.numbering.apart, text_ids=node_ids.dtype.kind == "U")
+        write_manifest(partial, len(node_ids), edge_feature_names=table.feature_names, origin=origin)
         table.notice_unused()
         write_adjacency(partial)
     return EventStore.open(folder)
 
 
 def _write_columns(table: Table, folder: Path, kind: IdKind, report: Report) -> _Found:
-    found = _Found(NodeNumbering(apart=table.apart))
+    found = _Found(NodeNumbering(apart=table.decided))
     with ColumnFiles(folder) as files:
         for chunk in read_chunks(table, kind):
             found.add(chunk)
@@ -127,7 +128,9 @@ def _settle(folder: Path, found: _Found) -> None:
     if not found.sorted:
         warnings.warn("events were not sorted by time; sorted them, equal times in input order", stacklevel=3)
         _sort(folder)
-    notice_merged_times(map_npy(folder / "time.npy"), stacklevel=3)
+    time = map_npy(folder / "time.npy")
+    check_calendar(time)
+    notice_merged_times(time, stacklevel=3)
 
 
 def _sort(folder: Path) -> None:

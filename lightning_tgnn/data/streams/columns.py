@@ -13,9 +13,14 @@ import torch
 from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import DataError, RowError, check_int, refusal
-from lightning_tgnn.data.arrays import as_array
+from lightning_tgnn.data.arrays import FIRST_DOUBTFUL, as_array
 
 _MAX_ID_PER_EVENT = 1000
+_CALENDARS = {"%Y%m": 1e2, "%Y%m%d": 1e4, "%Y%m%d%H": 1e6, "%Y%m%d%H%M": 1e8, "%Y%m%d%H%M%S": 1e10}
+"""Forms of a calendar in digits, with how many numbers a year has."""
+_PARTS = {"m": (1, 12), "d": (1, 31), "H": (0, 23), "M": (0, 59), "S": (0, 60)}
+_FEWEST_MONTHS = 4  # fewer numbers of six digits may happen to be months
+_TIMES_LOOKED_AT = 1000
 _SHORT_FLOATS = ("float32", "float16", "bfloat16")
 _FORMS = {
     **dict.fromkeys(("src", "dst"), (("<i8",), (1,))),
@@ -116,6 +121,59 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
         received = f"{column.dtype} of shape {list(column.shape)}"
         raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
     return column
+
+
+def notice_merged_integers(given: np.ndarray, *, stacklevel: int) -> None:
+    """Warn where different times, integers [E], are the same in float64."""
+    if given.dtype.kind not in "iu" or not len(given) or max(-int(given.min()), int(given.max())) < FIRST_DOUBTFUL:
+        return
+    order = np.sort(given, axis=None)
+    rounded = order.astype(np.float64)
+    if ((order[1:] != order[:-1]) & (rounded[1:] == rounded[:-1])).any():
+        size = float(np.abs(rounded).max())
+        told = f"float64 does not tell all times of the size of {size:.4g} apart: some have become equal"
+        warnings.warn(f"{told}; subtract the first time, or give a coarser unit", stacklevel=stacklevel + 1)
+
+
+def check_calendar(time: np.ndarray) -> None:
+    """Refuse times that are a calendar written in digits, such as 20240131: their differences are no time.
+
+    Args:
+        time: float64 [E], ascending.
+
+    Raises:
+        DataError: All times read as years, months and so on.
+    """
+    first, last = float(time[0]), float(time[-1])
+    form = next((form for form, unit in _CALENDARS.items() if 1900 * unit <= first and last < 2101 * unit), None)
+    if form is None or first == last:
+        return
+    some = np.unique(time[:_TIMES_LOOKED_AT])
+    some = some if len(some) > 1 else np.array([first, last])
+    if len(some) < _FEWEST_MONTHS and form == "%Y%m":
+        return
+    for piece in (some, time):  # most streams end at the first few
+        if not _is_calendar(piece, form):
+            return
+    shown = f"{first:.0f}"
+    cure = (
+        "write dates such as 2024-01-31T12:00:00, in pandas by"
+        f" pd.to_datetime(column.astype(str), format={form!r}), or subtract the first time where it is a number"
+    )
+    raise DataError(refusal("time", "numbers or dates", f"{shown}, as all are a calendar without dashes", cure))
+
+
+def _is_calendar(time: np.ndarray, form: str) -> bool:
+    """Whether all times read as dates of a form."""
+    rest = time.astype(np.int64)
+    if not np.array_equal(rest, time):
+        return False
+    for letter in reversed(form.replace("%", "")[1:]):
+        rest, part = np.divmod(rest, 100)
+        lowest, highest = _PARTS[letter]
+        if ((part < lowest) | (part > highest)).any():
+            return False
+    return True
 
 
 def notice_merged_times(time: np.ndarray, *, given: str = "float64", stacklevel: int) -> None:

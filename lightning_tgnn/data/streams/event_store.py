@@ -16,6 +16,7 @@ from torch import Tensor
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.streams.columns import (
+    check_calendar,
     check_forms,
     count_nodes,
     feature_names,
@@ -24,10 +25,12 @@ from lightning_tgnn.data.streams.columns import (
     label_column,
     node_column,
     node_id_column,
+    notice_merged_integers,
     notice_merged_times,
     single_column,
 )
 from lightning_tgnn.data.streams.node_ids import number_given
+from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
 from lightning_tgnn.files.npy_file import map_npy, mapped_tensor, pieces
@@ -51,6 +54,7 @@ class EventStore:
         fingerprint: Digest of ``src``, ``dst``, ``time`` and the number of nodes.
         folder: Where the store was opened, or None.
         edge_feature_names: [d_edge], the names of the edge features, each once; None if unknown.
+        origin: What was assumed of the table that it was read from; None of a store that was not read from one.
     """
 
     src: Tensor
@@ -64,6 +68,7 @@ class EventStore:
     fingerprint: str
     folder: Path | None = None
     edge_feature_names: tuple[str, ...] | None = None
+    origin: Origin | None = None
 
     @classmethod
     def from_arrays(
@@ -79,6 +84,7 @@ class EventStore:
         node_ids: Sequence[Any] | np.ndarray | None = None,
         bipartite: bool = False,
         edge_feature_names: Sequence[str] | None = None,
+        origin: Origin | None = None,
     ) -> EventStore:
         """Check, number the nodes, sort by time (stable, with a warning if it was not) and hold the columns in memory.
 
@@ -97,6 +103,7 @@ class EventStore:
             node_ids: [N], the user's own id of every node number.
             bipartite: Number the ids of sources and destinations apart, sources first.
             edge_feature_names: [d_edge], the names of the edge features.
+            origin: What was assumed of the table that they were read from.
 
         Raises:
             InvalidArgumentError: ``bipartite`` is set for node numbers.
@@ -107,6 +114,7 @@ class EventStore:
         ([0, 1], [1, 2], ['ann', 'bob', 'cid'])
         """
         kind = str(getattr(time, "dtype", "")).removeprefix("torch.")
+        notice_merged_integers(as_array("time", time), stacklevel=3)
         time = float_column("time", time, np.float64, ndim=1)
         if not isinstance(src, Sized) or isinstance(src, str) or getattr(src, "ndim", 1) == 0:
             cure = "give a list or an array, an iterator as list(iterator)"
@@ -142,6 +150,8 @@ class EventStore:
             order = np.argsort(time, kind="stable")
             src = src[order]
             columns = {name: column[order] for name, column in columns.items()}
+        if origin is None or not origin.dates:
+            check_calendar(columns["time"])
         notice_merged_times(columns["time"], given=kind, stacklevel=2)
         return cls(
             src=_tensor(src),
@@ -154,6 +164,7 @@ class EventStore:
             node_ids=node_ids,
             fingerprint=fingerprint_of(src, columns["dst"], columns["time"], num_nodes),
             edge_feature_names=names,
+            origin=origin,
         )
 
     @classmethod
@@ -186,6 +197,7 @@ class EventStore:
             fingerprint=manifest["fingerprint"],
             folder=folder,
             edge_feature_names=feature_names(manifest.get("edge_feature_names"), arrays["edge_features"]),
+            origin=Origin.of_manifest(manifest.get("origin")),
         )
 
     def verify(self) -> EventStore:
@@ -231,7 +243,7 @@ class EventStore:
             if column is not None and name not in there:
                 array = column.numpy() if isinstance(column, Tensor) else column
                 np.save(folder / f"{name}.npy", array, allow_pickle=False)
-        write_manifest(folder, self.num_nodes, self.fingerprint, self.edge_feature_names)
+        write_manifest(folder, self.num_nodes, self.fingerprint, self.edge_feature_names, self.origin)
 
     @property
     def num_events(self) -> int:

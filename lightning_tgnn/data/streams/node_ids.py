@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -102,6 +102,18 @@ def of_one_type(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarra
         if signed.min(initial=0) >= 0:
             return src.astype(np.uint64), dst.astype(np.uint64)
     return None
+
+
+def shared_id(src: np.ndarray, dst: np.ndarray) -> object:
+    """Return an id that both columns have, the first in order; None where they have none in common.
+
+    >>> shared_id(np.array([3, 7]), np.array([7, 9])), shared_id(np.array([3]), np.array([9]))
+    (7, None)
+    """
+    ids = [distinct_ids(column)[1] for column in (src, dst)]
+    ids = [found if found.dtype.kind in "iu" else texts(found) for found in ids]
+    both = np.intersect1d(ids[0], ids[1])
+    return both[0].item() if len(both) else None
 
 
 def number_given(src: ArrayLike, dst: ArrayLike, *, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -212,11 +224,12 @@ class NodeNumbering:
     come from what all chunks had.
 
     Args:
-        apart: Give the same id as a source and as a destination two numbers, all sources first.
+        apart: Decides whether the same id as a source and as a destination is two nodes, sources numbered first, when
+            all ids are known; it may ask for an id that both columns have.
     """
 
-    def __init__(self, *, apart: bool) -> None:
-        self._apart = apart
+    def __init__(self, *, apart: Callable[[Callable[[], object]], bool]) -> None:
+        self._decided = apart
         self._lengths: list[int] = []
         self._src_ids: list[np.ndarray] = []
         self._dst_ids: list[np.ndarray] = []
@@ -234,7 +247,8 @@ class NodeNumbering:
         """Take the ids of all chunks together; there are no more."""
         id_type = common_type([*self._src_ids, *self._dst_ids])
         src, dst = (np.concatenate(ids, dtype=id_type, casting="unsafe") for ids in (self._src_ids, self._dst_ids))
-        src_numbers, dst_numbers, self.node_ids = number_nodes(src, dst, apart=self._apart)
+        self.apart = self._decided(lambda: shared_id(src, dst))
+        src_numbers, dst_numbers, self.node_ids = number_nodes(src, dst, apart=self.apart)
         self._src_numbers = np.split(src_numbers, np.cumsum([len(ids) for ids in self._src_ids[:-1]]))
         self._dst_numbers = np.split(dst_numbers, np.cumsum([len(ids) for ids in self._dst_ids[:-1]]))
         self._src_ids.clear()

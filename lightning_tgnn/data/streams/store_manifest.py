@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.files.npy_file import map_npy
 
 MANIFEST = "manifest.json"
@@ -19,7 +20,11 @@ _FORMAT_VERSION = 1
 
 
 def write_manifest(
-    folder: Path, num_nodes: int, fingerprint: str | None = None, edge_feature_names: Sequence[str] | None = None
+    folder: Path,
+    num_nodes: int,
+    fingerprint: str | None = None,
+    edge_feature_names: Sequence[str] | None = None,
+    origin: Origin | None = None,
 ) -> str:
     """Make a store of a folder that has the files of its columns, and return the fingerprint.
 
@@ -28,6 +33,7 @@ def write_manifest(
         num_nodes: N.
         fingerprint: Of the columns; read from them if None.
         edge_feature_names: What the edge features are called, if that is known.
+        origin: What was assumed of the table that it was read from.
     """
     arrays = {name: map_npy(path) for name in COLUMNS if (path := folder / f"{name}.npy").is_file()}
     fingerprint = fingerprint or fingerprint_of(arrays["src"], arrays["dst"], arrays["time"], num_nodes)
@@ -40,6 +46,8 @@ def write_manifest(
     }
     if edge_feature_names is not None:
         manifest["edge_feature_names"] = list(edge_feature_names)
+    if origin is not None:
+        manifest["origin"] = origin.to_manifest()
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2))
     return fingerprint
 

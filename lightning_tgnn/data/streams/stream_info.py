@@ -36,6 +36,8 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         edge_feature_names=store.edge_feature_names,
         features=digest_of_some(store.edge_features, store.node_features),
         class_counts=counts,
+        column_names=None if store.origin is None else store.origin.column_names,
+        has_dates=store.origin is not None and store.origin.dates,
     )
 
 

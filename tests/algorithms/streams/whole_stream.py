@@ -105,6 +105,7 @@ def describe(store, max_loss, sizes):
         "node_feature_dim": store.node_feature_dim,
         "has_labels": store.labels is not None,
         "fingerprint": store.fingerprint,
+        "origin": None if store.origin is None else store.origin.to_manifest(),
         "counts": counts(src, dst, time),
         "repetition": repetition(src, dst, int(0.85 * len(src))) if len(src) > 1 else {},
         "degrees": summary(degrees(src, dst)),
