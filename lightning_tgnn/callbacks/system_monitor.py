@@ -26,6 +26,7 @@ from lightning_tgnn.types import (
     TellsStages,
     datamodule_of,
     has_stages,
+    only_one,
 )
 
 _WINDOW = 50  # where nothing says how often to log
@@ -185,5 +186,5 @@ class SystemMonitor(RecordedSteps):
 
 def _waited(trainer: pl.Trainer) -> float:
     """Return for how long training has stood until it had its batches, as far as the loader tells."""
-    loader: object = trainer.train_dataloader
+    loader: object = only_one(trainer.train_dataloader)
     return loader.waited if isinstance(loader, PrefetchingLoader) else 0.0

@@ -18,6 +18,7 @@ from lightning_tgnn.callbacks.recorded_steps import RecordedSteps
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
+from lightning_tgnn.types import only_one
 from lightning_tgnn.types.timeline import Timeline
 
 _PICTURED = 16  # ranks
@@ -68,7 +69,7 @@ class TimelineMonitor(RecordedSteps):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, *_: object
     ) -> None:
-        before, self._waited = self._waited, getattr(trainer.train_dataloader, "waited", 0.0)
+        before, self._waited = self._waited, getattr(only_one(trainer.train_dataloader), "waited", 0.0)
         if self._begun == self.first:
             strategy = trainer.strategy
             self._recorder = StageRecorder(clock_of(strategy.root_device), lambda: getattr(strategy, "waited", 0.0))

@@ -259,7 +259,8 @@ def _live_after(
     recent, events = RecentNeighbors.of_stream(store, adjacency, position, width, data.past)
     rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
     features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
-    return LiveState(module, recent, features, store.node_features, batch_size)
+    nodes = None if store.node_features is None else store.node_features[:]
+    return LiveState(module, recent, features, nodes, batch_size)
 
 
 def _events(store: EventStore, events: Tensor) -> Events:

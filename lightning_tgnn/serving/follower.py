@@ -218,7 +218,8 @@ class StreamFollower:
         column = float_column("edge_features", by_name(values, self.edge_feature_names), np.float32, ndim=2)
         if column.shape != (count, width):
             raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))
-        return torch.from_numpy(column)
+        done = self._state.info.edge_standardization
+        return torch.from_numpy(column) if done is None else done(torch.from_numpy(column))
 
 
 def check_length(name: str, length: int, expected: int) -> None:

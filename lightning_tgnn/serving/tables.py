@@ -237,12 +237,23 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
         raise DataError(refusal("edge_features", "a table that has been read", "a LazyFrame", "call its collect()"))
     if names is None or not isinstance(table, nw.DataFrame):
         return values
+    table = _with_categories(table, names)
     missing = [name for name in names if name not in table.columns]
     if missing:
         cure = "name the columns as the stream of training does, in any order"
         received = f"none of the name(s) {', '.join(missing)} in {list(map(str, table.columns))}"
         raise DataError(refusal("edge_features", f"a table with {', '.join(names)}", received, cure))
     return table.select(names).to_native()
+
+
+def _with_categories(table: nw.DataFrame[Any], names: tuple[str, ...]) -> nw.DataFrame[Any]:
+    """Return a table with the features that training has made of categories; a value that it did not have is none."""
+    for name in names:
+        column, mark, level = name.partition("=")
+        if mark and name not in table.columns and column in table.columns:
+            texts = table[column].cast(nw.String()).str.strip_chars()
+            table = table.with_columns((texts == level).cast(nw.Float32()).alias(name))
+    return table
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from lightning_tgnn.types import CountingLoader
+from lightning_tgnn.types import CountingLoader, only_one
 
 
 class FitProgress:
@@ -169,7 +169,7 @@ def _set_callbacks_of_epoch(trainer: pl.Trainer) -> None:
 def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop = fit.epoch_loop
     assert fit._data_fetcher is not None
-    loader = loop.trainer.train_dataloader
+    loader = only_one(loop.trainer.train_dataloader)
     if isinstance(loader, CountingLoader) and loop.trainer.num_training_batches == len(loader):
         # Other numbers of ranks play as many batches in other numbers of turns.
         played = len(loader) - loader.turns_left

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 
@@ -29,6 +30,7 @@ from lightning_tgnn.types import (
     StreamInfo,
     datamodule_of,
     on_this_rank,
+    only_one,
     ranks_per_batch,
     shares_node_state,
     state_to_save,
@@ -184,8 +186,14 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         if self._snapshot is not None:
             self._end_evaluation()
 
-    def _begin_evaluation(self, loader: CatchUpLoader | None, *, catch_up: bool) -> None:
+    def _begin_evaluation(self, loaders: object, *, catch_up: bool) -> None:
         self._abandon_evaluation()
+        loader = only_one(loaders)
+        if loader is not None and not isinstance(loader, CatchUpLoader):
+            several = isinstance(loader, (list, tuple, dict, CombinedLoader))
+            received = "several" if several else type(loader).__name__
+            cure = "evaluate one split after the other, each by a loader of TemporalDataModule"
+            raise InvalidArgumentError(refusal("dataloaders", "one loader of events", received, cure))
         self._snapshot, self._latest_batch = self.state_store.snapshot(), None
         if catch_up:
             assert loader is not None

@@ -17,7 +17,7 @@ from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, rank
 
 CURE = "give that, or run fit without a checkpoint to train anew"
 # Arguments of DataModules that came after checkpoints were made, with what these were trained with.
-_BEFORE = {"embed_at": "event"}
+_BEFORE = {"embed_at": "event", "standardize_features": False}
 
 
 class ResumableTask(TrainedTask):

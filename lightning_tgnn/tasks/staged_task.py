@@ -251,6 +251,13 @@ class StagedTask(OptimizedTask):
             requirement = "run once for a batch, because node memory already has it the second time"
             cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
             raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
+        if batch.sampled_roots not in (None, self.sampled_roots):
+            requirement = f"made for a model that reads neighbours of {self.sampled_roots!r} roots"
+            cure = (
+                "give the Trainer the DataModule, or set data.sampled_roots = task.sampled_roots ahead of its loaders"
+            )
+            received = f"one for {batch.sampled_roots!r}"
+            raise InvalidArgumentError(refusal("the loader", requirement, received, cure))
         self._latest_batch = ref(batch)
         self.refresh_weights()
 

@@ -27,6 +27,7 @@ from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.saving_callbacks import guard_files
 from lightning_tgnn.tasks.states_of_ranks import accumulated_gradients, restore_accumulated_gradients
+from lightning_tgnn.types import EventBatch, SnapshotBatch, Subgraph, only_one
 
 _Arguments = ParamSpec("_Arguments")
 LOOK_EVERY = 50
@@ -86,6 +87,26 @@ class TrainedTask(RestorableTask):
         return (
             known if getattr(self, "model", self) is not None else _before_there_is_a_model(type(self).__name__, known)
         )
+
+    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+        """Take the batch out of a collection of one, as Lightning makes of a list or dict of loaders.
+
+        Its public hook would have it warn of one in the task beside a DataModule.
+
+        Raises:
+            InvalidArgumentError: The collection has several.
+        """
+        single = only_one(batch)
+        if isinstance(single, (list, tuple, dict)) and len(single) > 1 and self._is_collection(single):
+            cure = "give one loader, and fit again with the next; the DataModule has one for each split"
+            received = f"{len(single)} batches at once"
+            raise InvalidArgumentError(refusal("train_dataloaders", "one loader", received, cure))
+        return super()._on_before_batch_transfer(single, dataloader_idx)
+
+    @staticmethod
+    def _is_collection(batch: Any) -> bool:
+        parts = list(batch.values()) if isinstance(batch, dict) else list(batch)
+        return all(isinstance(part, (EventBatch, SnapshotBatch, Subgraph)) or part is None for part in parts)
 
     def refresh_weights(self) -> None:
         """Make pruned and normalized weights anew: stages read weights of modules that they do not call."""

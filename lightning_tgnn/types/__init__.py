@@ -11,6 +11,7 @@ from lightning_tgnn.types.data_modules import (
     SplitStreamData,
     StreamData,
     datamodule_of,
+    only_one,
 )
 from lightning_tgnn.types.exchange import (
     ExchangingStore,
@@ -119,6 +120,7 @@ from lightning_tgnn.types.stages import (
     has_stages,
     missing_stages,
 )
+from lightning_tgnn.types.standardization import Standardization, StandardizedRows
 from lightning_tgnn.types.tasks import (
     ChecksGradients,
     DrawsNegatives,
@@ -220,6 +222,8 @@ __all__ = [
     "StageListener",
     "StageOrder",
     "Stages",
+    "Standardization",
+    "StandardizedRows",
     "StateRows",
     "StateSnapshot",
     "StateSpec",
@@ -248,6 +252,7 @@ __all__ = [
     "has_work_to_save",
     "missing_stages",
     "on_this_rank",
+    "only_one",
     "ranks_per_batch",
     "ranks_per_copy",
     "sharded_state",

@@ -130,6 +130,7 @@ class KnownData(Protocol):
         ...
 
 
+@runtime_checkable
 class CatchUpLoader(Protocol):
     """A loader of consecutive events that knows what came before."""
 
@@ -141,6 +142,21 @@ class CatchUpLoader(Protocol):
     def catch_up(self, position: int) -> Iterable[EventBatch]:
         """Return batches, without negatives, of the events from ``position`` up to where this loader begins."""
         ...
+
+
+def only_one(held: object) -> object:
+    """Return what a list, tuple, dict or Lightning's ``CombinedLoader`` of one holds, and anything else as it is.
+
+    It works for loaders, and for the batches that Lightning makes of a collection of them.
+
+    >>> only_one({"events": [3]}), only_one([1, 2])
+    (3, [1, 2])
+    """
+    held = getattr(held, "iterables", held)  # of a CombinedLoader
+    values = list(held.values()) if isinstance(held, dict) else held
+    if type(values) in (list, tuple) and isinstance(values, (list, tuple)) and len(values) == 1:
+        return only_one(values[0])
+    return held
 
 
 def datamodule_of(trainer: pl.Trainer) -> object:

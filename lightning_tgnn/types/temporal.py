@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lightning_tgnn.types.announced_rows import AnnouncedRows
 from lightning_tgnn.types.shared_writes import SharedWrites
+from lightning_tgnn.types.standardization import Standardization
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 SampledRoots = Literal["none", "events", "all"]
@@ -48,6 +49,8 @@ class StreamInfo:
             each. None without classes, or if unknown.
         column_names: Of sources, destinations and times in the table that the stream was read from; None if unknown.
         has_dates: Whether times were dates there.
+        edge_standardization: What was done to the edge features; None where they are as they were given.
+        node_standardization: The same of the node features.
     """
 
     num_nodes: int
@@ -65,6 +68,12 @@ class StreamInfo:
     class_counts: tuple[int, ...] | None = None
     column_names: tuple[str, str, str] | None = None
     has_dates: bool = False
+    edge_standardization: Standardization | None = None
+    node_standardization: Standardization | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("edge_standardization", "node_standardization"):  # plain values in a checkpoint
+            object.__setattr__(self, name, Standardization.of(getattr(self, name)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,6 +176,7 @@ class EventBatch(TensorFields):
         num_written: Distinct sources and destinations.
         num_roots: Distinct roots.
         shared: Where the batch stands in the stream and among the ranks.
+        sampled_roots: Whose neighbours were sampled; None where nobody says so.
     """
 
     events: Tensor
@@ -192,6 +202,7 @@ class EventBatch(TensorFields):
     num_written: int
     num_roots: int
     shared: SharedBatch
+    sampled_roots: SampledRoots | None = None
 
     @classmethod
     def writing(

@@ -22,6 +22,7 @@ from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler
 from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
 from lightning_tgnn.data.pipeline import plain_values
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, read_options
+from lightning_tgnn.data.standardize import AUTO
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives
 from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
@@ -79,6 +80,9 @@ class EventPipeline(SplitSource):
         embed_at: When a node is embedded: ``"event"``, once for each of its events, at the event's time; ``"batch"``,
             once per batch (as in PyG and TGM), at the time of the first event of the global batch. ``"batch"`` is less
             work and needs ``past="batch"``, but embeds a node for a later event of the batch at that earlier time, too.
+        standardize_features: ``"auto"`` brings edge and node features to mean 0 and deviation 1 over the training
+            split, column by column, where their mean or deviation is above 3 or all of them are below 0.01; others stay
+            as they are. True does so with all columns, False with none.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches do not fit into
@@ -114,6 +118,7 @@ class EventPipeline(SplitSource):
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
         embed_at: str = "event",
+        standardize_features: str | bool = AUTO,
     ) -> None:
         super().__init__(
             source,
@@ -123,6 +128,7 @@ class EventPipeline(SplitSource):
             split_by=split_by,
             held_out_nodes=held_out_nodes,
             seed=seed,
+            standardize_features=standardize_features,
         )
         self._log_settings(locals())
         batch_size = check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
@@ -171,6 +177,11 @@ class EventPipeline(SplitSource):
         if stream.store.origin is not None:
             self._tell(f"{name}: {stream.store.origin}")
         self._tell(f"{name}: {stream}")
+        done = {"edge": stream.info.edge_standardization, "node": stream.info.node_standardization}
+        for kind, standardization in done.items():
+            if standardization is not None:
+                count = sum(scale != 1 for scale in standardization.scale)
+                self._tell(f"{name}: {count} of {len(standardization.scale)} {kind} features standardized")
         if notice := tie_notice(stream.tied, self.past):
             self._tell(f"{name}: {notice}")
 
@@ -187,7 +198,9 @@ class EventPipeline(SplitSource):
                 Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
         """
         drawn = _DRAWN if training else ("seed",) if self._split_options["held_out_nodes"] else ()
-        return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn))
+        done = (self.info.edge_standardization, self.info.node_standardization)
+        changed = {"standardize_features": any(one is not None for one in done)}  # "auto" may well change nothing
+        return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn)) | changed
 
     def train_dataloader(self) -> EventLoader:
         """Return the loader of the training split."""

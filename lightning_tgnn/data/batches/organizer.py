@@ -122,6 +122,7 @@ class BatchOrganizer:
             num_written=num_written,
             num_roots=placed.num_roots,
             shared=self._shared(events, placed.nodes[:num_written], whole),
+            sampled_roots=self.sampled_roots,
         )
 
     def _mails(self, own: Tensor, ends: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:

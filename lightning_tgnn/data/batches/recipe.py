@@ -47,6 +47,7 @@ def data_of_recipe(
     # A sampler of negatives may be code, which a file must not choose; who asks draws none.
     known = TemporalDataModule().recipe.keys() - {"negatives", "eval_negatives"}
     arguments = {name: value for name, value in (recipe or {}).items() if name in known}
+    arguments.setdefault("standardize_features", False)  # in files of before there was such a thing
     if source is None and arguments.get("source") is None:
         cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"
         raise InvalidArgumentError(refusal("data", f"given for {file}", None, cure))

@@ -19,6 +19,7 @@ from lightning_tgnn.data.sources.open_events import (
     place_of,
     prepare_events,
 )
+from lightning_tgnn.data.standardize import AUTO, check_standardize
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
@@ -40,6 +41,7 @@ class SplitSource(Pipeline):
         split_by: What these shares count.
         held_out_nodes: Share of the nodes of validation and test whose events leave the training split.
         seed: Of held-out nodes.
+        standardize_features: Whether features are standardized.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class SplitSource(Pipeline):
         split_by: str,
         held_out_nodes: float,
         seed: int,
+        standardize_features: str | bool = AUTO,
     ) -> None:
         super().__init__()
+        self.standardize_features = check_standardize(standardize_features)
         self.source = with_home(source)
         self.seed = plain(seed)
         shares = {"val_ratio": val_ratio, "test_ratio": test_ratio}
@@ -87,6 +91,7 @@ class SplitSource(Pipeline):
             by=split["split_by"],
             held_out=split["held_out_nodes"],
             seed=self.seed,
+            standardize=self.standardize_features,
         )
 
     @property
@@ -132,6 +137,7 @@ class SplitSource(Pipeline):
             "source": self._located if isinstance(self._located, str) else None,
             **self._split_options,
             "seed": self.seed,
+            "standardize_features": self.standardize_features,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite", "longest_id")},
             "synthetic": dict(read.synthetic),
             "root": str(read.root.resolve()),

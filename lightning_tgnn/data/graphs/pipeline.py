@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,16 @@ from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
 from lightning_tgnn.data.pipeline import Pipeline
-from lightning_tgnn.types import GraphInfo
+from lightning_tgnn.data.standardize import (
+    AUTO,
+    Moments,
+    check_standardize,
+    notice_heavy_tails,
+    standardization_of,
+    standardized,
+)
+from lightning_tgnn.files.memory import check_fits
+from lightning_tgnn.types import GraphInfo, Standardization
 
 
 class GraphPipeline(Pipeline):
@@ -32,6 +42,9 @@ class GraphPipeline(Pipeline):
         synthetic: Settings of the synthetic graph, for ``source="synthetic"``; see
             `lightning_tgnn.data.graphs.sources.synthetic.generate_graph`. With ``folder`` it is written there once.
         root: Folder of the named graphs, which are downloaded into it and converted once.
+        standardize_features: ``"auto"`` brings features to mean 0 and deviation 1 over the training vertices, column by
+            column, where their mean or deviation is above 3 or all of them are below 0.01; others stay as they are.
+            True does so with all columns, False with none.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
@@ -48,6 +61,7 @@ class GraphPipeline(Pipeline):
         seed: int = 0,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
+        standardize_features: str | bool = AUTO,
     ) -> None:
         super().__init__()
         self._log_settings(locals())
@@ -61,6 +75,7 @@ class GraphPipeline(Pipeline):
         self.seed = seed
         self.synthetic = check_mapping("synthetic", synthetic)
         self.root = check_path("root", root).absolute()
+        self.standardize_features = check_standardize(standardize_features)
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.
@@ -68,7 +83,8 @@ class GraphPipeline(Pipeline):
         Args:
             training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
         """
-        return self._settings(("undirected", "self_loops", "normalization", *(("seed",) if training else ())))
+        changed = {"standardize_features": self.standardization is not None}  # "auto" may well change nothing
+        return self._settings(("undirected", "self_loops", "normalization", *(("seed",) if training else ()))) | changed
 
     def __repr__(self) -> str:
         source = self.source if isinstance(self.source, (str, Path)) else type(self.source).__name__
@@ -83,9 +99,30 @@ class GraphPipeline(Pipeline):
     def graph(self) -> Graph:
         """The graph, with what the options add."""
         self._make_ready()
+        graph = self._given
+        graph = graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
+        if self.standardization is None:
+            return graph
+        size = 4 * graph.features.numel()
+        check_fits("features", "standardized features", size, cure="give standardize_features=False, or such features")
+        return replace(graph, features=standardized(graph.features, self.standardization, mapped=False))
+
+    @cached_property
+    def _given(self) -> Graph:
+        """The graph as the source holds it."""
         with self._reading():
-            graph = open_source(lasting_name(self._located), self.root, self.synthetic)
-            return graph.with_options(undirected=self.undirected, self_loops=self.self_loops)
+            return open_source(lasting_name(self._located), self.root, self.synthetic)
+
+    @cached_property
+    def standardization(self) -> Standardization | None:
+        """What is done to the features; None where they stay as they are."""
+        if self.standardize_features is False:
+            return None
+        graph = self._given
+        moments = Moments.of_rows(graph.features, graph.train.nonzero().squeeze(1))
+        with self._reading():
+            notice_heavy_tails(moments, None, "features of vertices")
+        return standardization_of(moments, self.standardize_features)
 
     @cached_property
     def info(self) -> GraphInfo:

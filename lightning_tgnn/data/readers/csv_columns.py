@@ -20,7 +20,8 @@ from lightning_tgnn.data.readers.table import (
 from lightning_tgnn.data.readers.text_file import Head
 
 _REQUIRED = ("src", "dst", "time")
-_ROLES = (*_REQUIRED, "label", "edge_features")
+_ROLES = (*_REQUIRED, "label", "edge_features", "categories")
+_LISTS = ("edge_features", "categories")
 _USUAL_NAMES = {
     "src": ("src", "source", "from", "from_node", "u", "user", "user_id"),
     "dst": ("dst", "destination", "target", "to", "to_node", "v", "i", "item", "item_id"),
@@ -45,13 +46,14 @@ def check_columns(columns: object) -> dict[str, Any]:
         if question := did_you_mean(role, _ROLES):
             raise InvalidArgumentError(refusal("columns", f"of the roles {', '.join(_ROLES)}", role, question))
     if unknown or missing:
-        requirement = f"a mapping with src, dst, time and optionally {' and '.join(_ROLES[3:])}"
+        requirement = f"a mapping with src, dst, time and optionally {', '.join(_ROLES[3:-1])} and {_ROLES[-1]}"
         raise InvalidArgumentError(refusal("columns", requirement, sorted(map(str, columns)), cure))
-    features = columns.get("edge_features") or []
-    if features != "rest" and not isinstance(features, (list, tuple)):
-        raise InvalidArgumentError(
-            refusal("columns['edge_features']", "a list, or 'rest'", features, f"write [{features!r}]")
-        )
+    for role in _LISTS:
+        listed = columns.get(role) or []
+        is_rest = role == "edge_features" and listed == "rest"
+        if not is_rest and not isinstance(listed, (list, tuple)):
+            requirement = "a list, or 'rest'" if role == "edge_features" else "a list"
+            raise InvalidArgumentError(refusal(f"columns[{role!r}]", requirement, listed, f"write [{listed!r}]"))
     for role, keys in _keys_by_role(columns).items():
         for key in keys:
             if isinstance(key, bool) or not isinstance(key, (int, str)) or (isinstance(key, int) and key < 0):
@@ -110,13 +112,18 @@ def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
         time=found["time"][0],
         label=found["label"][0] if found.get("label") else None,
         edge_features=tuple(features),
+        categories=tuple(found.get("categories", [])),
     )
 
 
 def _keys_by_role(columns: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     features = columns.get("edge_features") or []
     single: dict[str, Sequence[Any]] = {role: [columns[role]] for role in _ROLES[:4] if columns.get(role) is not None}
-    return {**single, "edge_features": [] if features == "rest" else features}
+    return {
+        **single,
+        "edge_features": [] if features == "rest" else features,
+        "categories": columns.get("categories") or [],
+    }
 
 
 def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None) -> bool:

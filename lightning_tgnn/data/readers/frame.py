@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +16,7 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
-from lightning_tgnn.data.readers.table import Rows, Table
+from lightning_tgnn.data.readers.table import Rows, Table, check_levels
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import (
     LONGEST_ID,
@@ -121,6 +122,11 @@ def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:
         if ids.dtype == object:
             check_lengths(end.name, ids, table.longest_id)
     features = [column("edge feature", position).floats(np.float32) for position in roles.edge_features]
+    texts = [column("category", position).texts() for position in roles.categories]
+    levels = [check_levels(rows.name(p), set(one)) for p, one in zip(roles.categories, texts, strict=True)]
+    table = replace(table, levels=tuple(levels))
+    for one, of_column in zip(texts, levels, strict=True):
+        features += [(one == level).astype(np.float32) for level in of_column]
     apart = table.decided(lambda: shared_id(src, dst))
     origin = table.origin(apart=apart, text_ids=src.dtype == object, dates=column("time", roles.time).holds_dates)
     src, dst, node_ids = number_nodes(src, dst, apart=apart)

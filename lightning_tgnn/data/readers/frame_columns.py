@@ -133,6 +133,11 @@ class Column:
             raise self._refusal(f"at most {limit:.4g} in size, as {found.dtype} holds it", received, "scale it")
         return found
 
+    def texts(self) -> np.ndarray:
+        """Return texts without surrounding blanks, str objects [E]; of integers their digits."""
+        ids = self.ids() if not self._holds_texts else np.asarray(self._whole().to_list(), dtype=object)
+        return np.array([str(one).strip() for one in ids], dtype=object)
+
     def labels(self) -> np.ndarray:
         """Return labels, int64 [E] where they are whole numbers, otherwise float64."""
         return whole_numbers(self.floats(np.float64, where_none=NO_LABEL))

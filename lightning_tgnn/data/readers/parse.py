@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
 from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
 from lightning_tgnn.data.readers.culprit import find_culprit
 from lightning_tgnn.data.readers.dates import seconds_of_dates
-from lightning_tgnn.data.readers.table import Rows, Table, to_number
+from lightning_tgnn.data.readers.table import Rows, Table, check_levels, to_number
 from lightning_tgnn.data.readers.text_file import open_text
 from lightning_tgnn.data.streams.columns import notice_merged_integers
 from lightning_tgnn.data.streams.node_ids import OtherIdsError, common_type, first_too_long
@@ -100,17 +100,10 @@ def _has_padded_ids(table: Table) -> bool:
             text.readline()
         if not _has_padded_field(text):
             return False
-    import pandas as pd
-
-    ends = [table.roles.src, table.roles.dst]
-    with open_text(table.rows.path, blank_comments=table.rows.delimiter is None) as text:
-        for _ in range(table.rows.skipped):
-            text.readline()
-        options = {**_options(table.rows), "dtype": object, "usecols": ends, "chunksize": _CELLS_PER_CHUNK // 2}
-        for frame in pd.read_csv(text, **options):
-            for end in ends:
-                if any(map(_PADDED_ID.match, pd.unique(frame[end]))):
-                    return True
+    ends = (table.roles.src, table.roles.dst)
+    for frame in _text_columns(table, ends):
+        if any(any(map(_PADDED_ID.match, frame[end].unique())) for end in ends):
+            return True
     return False
 
 
@@ -216,9 +209,45 @@ def _take(frame: pd.DataFrame, table: Table, kind: IdKind) -> dict[str, np.ndarr
         taken["time"] = _numbers(frame, [roles.time], np.float64)[:, 0]
     if roles.label is not None:
         taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]
-    if roles.edge_features:
-        taken["edge_features"] = _numbers(frame, list(roles.edge_features), np.float32)
+    parts = [_numbers(frame, list(roles.edge_features), np.float32)] if roles.edge_features else []
+    for position, levels in zip(roles.categories, table.levels, strict=True):
+        parts.append(one_hot(frame[position].str.strip(), levels))
+    if parts:
+        taken["edge_features"] = np.concatenate(parts, axis=1)
     return taken
+
+
+def one_hot(values: pd.Series, levels: Sequence[str]) -> np.ndarray:
+    """Return a column for each level, 1 where the value is that one, float32 [E, L]."""
+    return (values.to_numpy(dtype=object)[:, None] == np.array(levels, dtype=object)).astype(np.float32)
+
+
+def with_levels(table: Table) -> Table:
+    """Return a table that knows the values of its columns of categories, for which it is read once.
+
+    Raises:
+        DataError: A column has too many values.
+    """
+    if not table.roles.categories:
+        return table
+    found: dict[int, set[str]] = {position: set() for position in table.roles.categories}
+    for frame in _text_columns(table, table.roles.categories):
+        for position, seen in found.items():
+            seen |= set(frame[position].str.strip())
+            check_levels(table.rows.name(position), seen)
+    levels = tuple(check_levels(table.rows.name(position), one) for position, one in found.items())
+    return replace(table, levels=levels)
+
+
+def _text_columns(table: Table, positions: Sequence[int]) -> Iterator[pd.DataFrame]:
+    """Yield some columns of a table as they are written, some rows at a time."""
+    import pandas as pd
+
+    with open_text(table.rows.path, blank_comments=table.rows.delimiter is None) as text:
+        for _ in range(table.rows.skipped):
+            text.readline()
+        some = {"dtype": object, "usecols": list(positions), "chunksize": _CELLS_PER_CHUNK // 2}
+        yield from pd.read_csv(text, **{**_options(table.rows), **some})
 
 
 def _ids(column: pd.Series, kind: IdKind, longest: int) -> np.ndarray:

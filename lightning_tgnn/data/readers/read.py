@@ -13,7 +13,7 @@ from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, us
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
 from lightning_tgnn.data.readers.parquet import is_parquet, read_parquet
-from lightning_tgnn.data.readers.parse import parse
+from lightning_tgnn.data.readers.parse import parse, with_levels
 from lightning_tgnn.data.readers.snap import snap_table
 from lightning_tgnn.data.readers.table import Table, find_delimiter, is_time, split
 from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
@@ -51,8 +51,9 @@ def read_events(
             between commas. ``"csv"``: columns between commas, semicolons or tabs, with a header or, given positions,
             without. ``"auto"``: one of these.
         columns: For ``"csv"`` the name or the position (from 0) of the columns ``src``, ``dst``, ``time`` and
-            optionally ``label``, and a list of them, or ``"rest"`` for all others that start with a number, as
-            ``edge_features``; for ``"snap"`` the positions. None goes by the usual names of a header.
+            optionally ``label``, a list of them, or ``"rest"`` for all others that start with a number, as
+            ``edge_features``, and a list of columns of words as ``categories``, of which each of up to 100 values
+            becomes an edge feature of 0 and 1; for ``"snap"`` the positions. None goes by the usual names of a header.
         bipartite: Number sources and destinations apart, sources first, so that user 3 and item 3 are two nodes;
             None does so for ``"jodie"`` only, and for Parquet with JODIE's names.
         longest_id: Bytes of UTF-8 that an id may have, because all ids are stored as wide as the longest.
@@ -77,6 +78,7 @@ def read_events(
     if format == "auto" and is_parquet(path):
         return read_parquet(path, columns=columns, bipartite=bipartite, longest_id=longest_id)
     table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
+    table = with_levels(table)
     read = parse(table)
     apart = table.decided(lambda: shared_id(read.src, read.dst))
     src, dst, node_ids = number_nodes(read.src, read.dst, apart=apart)

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.text_file import Head, open_text
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 from lightning_tgnn.data.streams.origin import Origin, kinds_by_name, refuse_unsure
+
+MOST_LEVELS = 100
+"""Values that a column of categories may have."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Roles:
     time: int
     label: int | None = None
     edge_features: tuple[int, ...] = ()
+    categories: tuple[int, ...] = ()
 
     def numbers(self) -> list[tuple[str, int]]:
         """Return role and position of every column that holds numbers."""
@@ -34,7 +38,7 @@ class Roles:
 
     def positions(self) -> set[int]:
         """Return the positions of all columns that are read."""
-        return {self.src, self.dst, *(position for _, position in self.numbers())}
+        return {self.src, self.dst, *self.categories, *(position for _, position in self.numbers())}
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,14 @@ class Table:
         roles: Of their columns.
         bipartite: Whether sources and destinations are numbered apart; None asks the names of their columns.
         longest_id: Bytes of UTF-8 that an id may have.
+        levels: The values of each column of categories, in order; each is a column of edge features.
     """
 
     rows: Rows
     roles: Roles
     bipartite: bool | None = None
     longest_id: int = LONGEST_ID
+    levels: tuple[tuple[str, ...], ...] = ()
 
     @property
     def apart(self) -> bool | None:
@@ -118,7 +124,7 @@ class Table:
     def origin(self, *, apart: bool, text_ids: bool, dates: bool | None = None) -> Origin:
         """Return what was assumed of the table."""
         dates = self.has_dates if dates is None else dates
-        features, label = len(self.roles.edge_features), self.roles.label is not None
+        features, label = len(self.roles.edge_features) + sum(map(len, self.levels)), self.roles.label is not None
         return Origin(self.column_names, apart, dates, text_ids, features, label)
 
     @property
@@ -132,6 +138,8 @@ class Table:
         if len(self.rows.names) != self.rows.width:
             return None
         names = [self.rows.names[position] for position in self.roles.edge_features]
+        for position, levels in zip(self.roles.categories, self.levels, strict=True):
+            names += [level_name(self.rows.names[position], level) for level in levels]
         return names if names and all(names) and len(set(names)) == len(names) else None
 
     def notice_unused(self) -> None:
@@ -141,6 +149,25 @@ class Table:
             names = ", ".join(self.rows.name(position) for position in unused)
             cure = "to use one, name it in columns, as label or among edge_features"
             warnings.warn(f"{self.rows.path}: nothing reads the column(s) {names}; {cure}", stacklevel=3)
+
+
+def level_name(column: str, level: str) -> str:
+    """Return the name of the edge feature that marks a value of a column of categories."""
+    return f"{column}={level}"
+
+
+def check_levels(name: str, found: Collection[str]) -> tuple[str, ...]:
+    """Return the values of a column of categories in order, if they are few enough for a column each.
+
+    Raises:
+        DataError: There are too many of them.
+    """
+    if len(found) > MOST_LEVELS:
+        some = ", ".join(sorted(found)[:3])
+        cure = "join rare ones, or give numbers as edge_features"
+        received = f"{len(found):,}, such as {some}"
+        raise DataError(refusal(f"values of the categories {name}", f"at most {MOST_LEVELS}", received, cure))
+    return tuple(sorted(found))
 
 
 def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:

@@ -92,6 +92,8 @@ class MappedSnapshots(WholeSnapshots):
         vertices = self.nodes if self.form.present == "all" else columns["vertices"]
         features = columns["features"] if "features" in columns else self.sequence.features_of(number)
         assert features is not None
+        if "features" not in columns and self.form.standardization is not None:
+            features = self.form.standardization(features)
         return Snapshot(number, vertices, features, (matrices,) * self.form.num_layers)
 
     def links_of(self, number: int) -> Tensor:
@@ -156,6 +158,9 @@ def _types(form: SnapshotForm) -> dict[str, type[np.number]]:
 def _about(sequence: SnapshotSequence, form: SnapshotForm) -> dict[str, Any]:
     settings = asdict(form)
     del settings["num_layers"]  # all layers read the same
+    done = settings.pop("standardization")
+    if done is not None:
+        settings["standardization"] = {name: list(column) for name, column in done.items()}
     told = {"version": _VERSION, "fingerprint": sequence.fingerprint, "timed": sequence.times is not None}
     return {**told, **settings.pop("adjacency"), **settings}
 

@@ -38,6 +38,7 @@ from lightning_tgnn.data.snapshots.split_snapshots import AskedTargets, SplitSna
 from lightning_tgnn.data.snapshots.targets import NEGATIVES, TARGETS
 from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, PRESENT, SnapshotForm
 from lightning_tgnn.data.sources.open_events import read_options
+from lightning_tgnn.data.standardize import AUTO
 
 _LAYERS = 2  # where nobody says
 _CUT = ("num_snapshots", "window", "events_per_snapshot", "overlap", "lifetime", "edge_counts", "turnover")
@@ -104,6 +105,9 @@ class SnapshotPipeline(SplitSnapshots):
         synthetic: Settings of a synthetic source; for ``"synthetic_snapshots"`` see
             `lightning_tgnn.data.snapshots.sources.synthetic.generate_snapshots`.
         root: Folder of the named streams and graphs, which are downloaded into it and converted once.
+        standardize_features: ``"auto"`` brings features that are given to mean 0 and deviation 1 over the snapshots of
+            the training share, column by column, where their mean or deviation is above 3 or all of them are below
+            0.01; others stay as they are. True does so with all columns, False with none.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
@@ -152,6 +156,7 @@ class SnapshotPipeline(SplitSnapshots):
         bipartite: bool | None = None,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
+        standardize_features: str | bool = AUTO,
     ) -> None:
         edge_counts = checked_trend(edge_counts, turnover)
         folder = folder and check_path("folder", folder).absolute()
@@ -200,6 +205,7 @@ class SnapshotPipeline(SplitSnapshots):
             features,
             folder,
             AskedTargets(target, negative_sampler, (negatives, eval_negatives), seed, val_ratio, test_ratio),
+            standardize_features,
         )
         self._log_settings(given)
         self._given = {name: given[name] for name in (*_CUT, *_SHOWN, *_SPLIT, *_DRAWN)}
@@ -260,6 +266,7 @@ class SnapshotPipeline(SplitSnapshots):
             "source": lasting_name(self._located) if isinstance(self._located, (str, Path)) else None,
             **plain_values(self._given),
             "batch_size": self.batch_size,
+            "standardize_features": self.standardize_features,
             **{name: getattr(read, name) for name in ("format", "columns", "bipartite")},
             "synthetic": dict(read.synthetic),
             "root": str(read.root.resolve()),
@@ -272,7 +279,8 @@ class SnapshotPipeline(SplitSnapshots):
             training: Of a run that goes on with it; otherwise of its evaluation: what decides what a model is shown.
         """
         names = (*_CUT, *_SHOWN, *_SPLIT, *(_DRAWN if training else ()))
-        return plain_values({name: self._given[name] for name in names})
+        changed = {"standardize_features": self.snapshots.form.standardization is not None}
+        return plain_values({name: self._given[name] for name in names}) | changed
 
     def train_dataloader(self) -> SnapshotGroupLoader:
         """Return the groups of the training split."""

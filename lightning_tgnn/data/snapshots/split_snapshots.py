@@ -16,8 +16,9 @@ from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.sources.open_snapshots import SnapshotSource, given_features
 from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, SnapshotForm, WholeSnapshots
+from lightning_tgnn.data.standardize import AUTO, Moments, check_standardize, notice_heavy_tails, standardization_of
 from lightning_tgnn.data.streams.negatives import NegativeSampler
-from lightning_tgnn.types import SnapshotInfo
+from lightning_tgnn.types import SnapshotInfo, Standardization
 
 _FEWEST_CLASSES = 1000  # that are taken for what they are in however small a graph
 
@@ -112,6 +113,7 @@ class SplitSnapshots(Pipeline):
         features: Of the vertices, as `lightning_tgnn.SnapshotDataModule` takes them.
         folder: Where they are written once and mapped from; None keeps them in memory.
         asked: What is to be predicted.
+        standardize_features: Whether features are standardized.
     """
 
     def __init__(
@@ -121,8 +123,10 @@ class SplitSnapshots(Pipeline):
         features: str | Tensor | Sequence[str] | Sequence[Tensor] | None,
         folder: str | Path | None,
         asked: AskedTargets,
+        standardize_features: str | bool = AUTO,
     ) -> None:
         super().__init__()
+        self.standardize_features = check_standardize(standardize_features)
         self._source, self._form, self._features, self._asked = source, form, features, asked
         self.folder = None if folder is None else Path(folder).expanduser()
 
@@ -192,7 +196,23 @@ class SplitSnapshots(Pipeline):
     def _form_of(self, sequence: SnapshotSequence) -> SnapshotForm:
         adjacency = replace(self._form.adjacency, num_relations=sequence.num_relations)
         degrees = self._degrees or ("degree" if sequence.features is None else None)
-        return replace(self._form, adjacency=adjacency, degrees=degrees)
+        done = None if degrees is not None else self._standardization_of(sequence)
+        return replace(self._form, adjacency=adjacency, degrees=degrees, standardization=done)
+
+    def _standardization_of(self, sequence: SnapshotSequence) -> Standardization | None:
+        """Return what is done to the features, by their moments in the snapshots of the training share."""
+        features = sequence.features
+        if self.standardize_features is False or features is None:
+            return None
+        if isinstance(features, Tensor):
+            moments = Moments.of_rows(features)
+        else:
+            trained = 1 - self._asked.val_ratio - self._asked.test_ratio
+            some = features[: max(int(trained * len(features)), 1)]
+            moments = Moments.of(some, some[0].shape[1])
+        with self._reading():
+            notice_heavy_tails(moments, None, "features of vertices")
+        return standardization_of(moments, self.standardize_features)
 
     @property
     def _labels(self) -> Tensor | None:

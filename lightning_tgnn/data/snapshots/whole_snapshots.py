@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.streams.dedup import first_positions
 from lightning_tgnn.data.snapshots.adjacency import Adjacency
 from lightning_tgnn.data.snapshots.sequence import Edges, SnapshotSequence
 from lightning_tgnn.files.memory import check_fits
-from lightning_tgnn.types import Snapshot
+from lightning_tgnn.types import Snapshot, Standardization
 
 PRESENT = ("seen", "active", "all")
 _ENTRY, _VERTEX = 28, 24  # bytes of an entry of a `SparseRows`, and of a row of it with its number
@@ -36,12 +36,14 @@ class SnapshotForm:
             ``log(1 + in-degree)`` and ``log(1 + out-degree)``; ``"one_hot_degree"`` marks both degrees (Pareja et al.,
             "EvolveGCN: Evolving graph convolutional networks for dynamic graphs", AAAI 2020). None takes those of the
             sequence.
+        standardization: What is done to the features of the sequence; None leaves them as they are.
     """
 
     adjacency: Adjacency
     present: str
     num_layers: int
     degrees: str | None = None
+    standardization: Standardization | None = None
 
 
 class WholeSnapshots(Sequence[Snapshot]):
@@ -169,7 +171,8 @@ class WholeSnapshots(Sequence[Snapshot]):
             return marked.scatter_(1, degrees + torch.tensor([0, widths[0]]), 1.0)
         features = self.sequence.features_of(number)
         assert features is not None
-        return features if len(vertices) == len(features) else features[vertices]
+        features = features if len(vertices) == len(features) else features[vertices]
+        return features if self.form.standardization is None else self.form.standardization(features)
 
     @property
     def feature_dim(self) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 from lightning_tgnn.checks import check_path
 from lightning_tgnn.data.readers.culprit import check_text_ids
-from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks
+from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks, with_levels
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
@@ -91,6 +91,7 @@ def convert_text(
     path, folder = check_path("path", path), check_path("folder", folder)
     check_new(folder)
     table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
+    table = with_levels(table)
     with new_folder(folder, keep_other=False) as partial:
         found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
         node_ids = found.numbering.node_ids

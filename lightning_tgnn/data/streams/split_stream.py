@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.data.sources.tgb import FixedProtocol
+from lightning_tgnn.data.standardize import Moments, notice_heavy_tails, standardization_of, standardized
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
+from lightning_tgnn.data.streams.kept_moments import edge_moments
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives, NegativeFunction
 from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
@@ -52,10 +54,12 @@ class SplitStream:
         held_out: float,
         seed: int,
         writes: bool = True,
+        standardize: str | bool = False,
     ) -> SplitStream:
         """Split a stream by `chronological_split`, whose shares a protocol overrules.
 
-        The adjacency is kept in the folder of the store if ``writes``.
+        The adjacency, and the moments of edge features, are kept in the folder of the store if ``writes``. Features are
+        standardized as `standardization_of` says.
 
         Raises:
             InvalidArgumentError: A split would be empty.
@@ -67,7 +71,10 @@ class SplitStream:
         train = split.train
         if len(train) < int(split.val[0]):
             train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)
-        return cls(store, split, stream_info(store, train), adjacency, train_adjacency, protocol)
+        info = stream_info(store, train)
+        if standardize:
+            store, info = _standardized(store, info, split, standardize, writes=writes)
+        return cls(store, split, info, adjacency, train_adjacency, protocol)
 
     def negatives(
         self, kind: str | NegativeFunction, seed: int, *, training: bool
@@ -109,6 +116,26 @@ class SplitStream:
         return (
             f"{len(store):,} events ({sizes}), {store.num_nodes:,} nodes, {widths}, {self.tied:.1%} of the events tied"
         )
+
+
+def _standardized(
+    store: EventStore, info: StreamInfo, split: Split, mode: str | bool, *, writes: bool
+) -> tuple[EventStore, StreamInfo]:
+    """Return a stream whose features are standardized by their moments in training, and what says so."""
+    mapped = store.folder is not None
+    if store.edge_features is not None:
+        moments = edge_moments(store, split.train, writes=writes)
+        done = standardization_of(moments, mode)
+        notice_heavy_tails(moments, store.edge_feature_names, "edge features")
+        store = replace(store, edge_features=standardized(store.edge_features, done, mapped=mapped))
+        info = replace(info, edge_standardization=done)
+    if store.node_features is not None:
+        moments = Moments.of_rows(store.node_features, (~split.unseen).nonzero().squeeze(1))
+        done = standardization_of(moments, mode)
+        notice_heavy_tails(moments, None, "node features")
+        store = replace(store, node_features=standardized(store.node_features, done, mapped=mapped))
+        info = replace(info, node_standardization=done)
+    return store, info
 
 
 def tie_notice(tied: float, past: str | None = None) -> str:

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
-from lightning_tgnn.types import Run, Stages
+from lightning_tgnn.types import Run, Stages, only_one
 from lightning_tgnn.types.outline import Outline
 
 WARM_UP, MEASURED = 5, 20
@@ -52,7 +52,7 @@ class MeasuredStaleness:
         """Begin to measure a turn, or choose; on all ranks at the same turn."""
         if self.chosen is not None or not self._largest:
             return
-        before, self._waited = self._waited, getattr(trainer.train_dataloader, "waited", 0.0)
+        before, self._waited = self._waited, getattr(only_one(trainer.train_dataloader), "waited", 0.0)
         if self._begun == WARM_UP + MEASURED:
             self.chosen = self._run.broadcast(self._choose())
             _say(self.chosen, self._largest, trainer)

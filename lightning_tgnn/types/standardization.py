@@ -1,0 +1,58 @@
+"""Features brought to mean 0 and deviation 1, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Standardization:
+    """``(x - shift) * scale`` for each column. A column with shift 0 and scale 1 stays as it is, bit for bit.
+
+    Attributes:
+        shift: [d].
+        scale: [d].
+    """
+
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @classmethod
+    def of(cls, held: Standardization | Mapping[str, Any] | None) -> Standardization | None:
+        """Return what a checkpoint or manifest holds of one as plain values."""
+        if not isinstance(held, Mapping):
+            return held
+        return cls(tuple(map(float, held["shift"])), tuple(map(float, held["scale"])))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return features, float32 [n, d]."""
+        shift, scale = (torch.tensor(part, dtype=torch.float64).float() for part in (self.shift, self.scale))
+        return (rows - shift.to(rows.device)) * scale.to(rows.device)
+
+
+class StandardizedRows:
+    """Rows of a table larger than memory, standardized when they are asked for; in the place of the tensor.
+
+    Args:
+        table: float32 [n, d], mapped.
+        standardization: Of its columns.
+    """
+
+    def __init__(self, table: Tensor, standardization: Standardization) -> None:
+        self.table, self.standardization = table, standardization
+        self.shape, self.dtype, self.device = table.shape, table.dtype, table.device
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.standardization(self.table[index])
+
+    def index_select(self, dim: int, index: Tensor) -> Tensor:
+        """Return rows; ``dim`` is 0."""
+        return self.standardization(self.table.index_select(dim, index))
