@@ -53,7 +53,7 @@ class DynamicNodeClassification(EventClassification):
         """Add a batch to a metric."""
         update_members(metric, logits[:, 0].sigmoid(), int_labels(labels), logits[:, 0])
 
-    def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return event ids and the probability of label 1."""
         return {"event": batch.events, "probability": self.probabilities(self.run_stages(batch))[:, 1]}
 

@@ -104,6 +104,6 @@ class EdgeClassification(EventClassification):
         assert self.info is not None
         return logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
 
-    def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return event ids and the probability of each class, [B, C]."""
         return {"event": batch.events, "probability": self.probabilities(self.run_stages(batch))}

@@ -263,11 +263,11 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         self.log("train/loss", self._latest_loss, prog_bar=self.has_progress_bar, batch_size=len(batch))
         return loss * (labelled / batch.shared.labelled)
 
-    def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Measure a batch."""
         self._evaluate(batch, self.val_metrics)
 
-    def test_step(self, batch: EventBatch, batch_idx: int) -> None:
+    def test_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Measure a batch."""
         self._evaluate(batch, self.test_metrics)
 

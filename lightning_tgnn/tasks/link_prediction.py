@@ -134,11 +134,11 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         share = batch.shared.share
         return loss if share == 1 else loss * share
 
-    def validation_step(self, batch: EventBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score a batch."""
         self._evaluate(batch, self.val_metrics)
 
-    def test_step(self, batch: EventBatch, batch_idx: int) -> None:
+    def test_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score a batch."""
         self._evaluate(batch, self.test_metrics)
 
@@ -146,7 +146,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         """Return what was measured on a split, by name."""
         return metrics.compute()
 
-    def predict_step(self, batch: EventBatch, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return event ids and the probability of each event."""
         positive, _ = self.run_stages(batch)
         return {"event": batch.events, "probability": positive.sigmoid()}

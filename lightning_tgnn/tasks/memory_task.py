@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 
@@ -190,10 +189,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         self._abandon_evaluation()
         loader = only_one(loaders)
         if loader is not None and not isinstance(loader, CatchUpLoader):
-            several = isinstance(loader, (list, tuple, dict, CombinedLoader))
-            received = "several" if several else type(loader).__name__
-            cure = "evaluate one split after the other, each by a loader of TemporalDataModule"
-            raise InvalidArgumentError(refusal("dataloaders", "one loader of events", received, cure))
+            cure = "give that of a TemporalDataModule"
+            raise InvalidArgumentError(refusal("dataloaders", "a loader of events", type(loader).__name__, cure))
         self._snapshot, self._latest_batch = self.state_store.snapshot(), None
         if catch_up:
             assert loader is not None

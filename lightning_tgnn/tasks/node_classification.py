@@ -230,11 +230,11 @@ class NodeClassification(OptimizedTask):
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
         return None if self.train_figures is None else float(self.train_figures[1])
 
-    def validation_step(self, subgraph: Subgraph, batch_idx: int) -> None:
+    def validation_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score the validation split."""
         self._evaluate(subgraph, self.val_metrics)
 
-    def test_step(self, subgraph: Subgraph, batch_idx: int) -> None:
+    def test_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score the test split."""
         self._evaluate(subgraph, self.test_metrics)
 
@@ -257,7 +257,7 @@ class NodeClassification(OptimizedTask):
         self.log_dict(metrics.compute(), prog_bar=True, sync_dist=True)
         metrics.reset()
 
-    def predict_step(self, subgraph: Subgraph, batch_idx: int) -> dict[str, Tensor]:
+    def predict_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return vertices and the probability of each class, [t, C]."""
         return {"node": subgraph.nodes[subgraph.scored], "probability": self(subgraph)[subgraph.scored].softmax(-1)}
 

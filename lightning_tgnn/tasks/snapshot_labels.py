@@ -111,7 +111,7 @@ class _ClassifiedTargets(_LabelledTargets):
         """Return logits for the task's own metrics, and for others probabilities."""
         return answers if isinstance(metrics, ClassMetrics) else answers.softmax(-1)
 
-    def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:
+    def predict_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the probability of each class, [q, C]."""
         answers = ((group, self.answer(embed_group(self, group), group)[0]) for group in batch.groups)
         return [{**self._ends_of(group), "probability": logits.softmax(-1)} for group, logits in answers]
@@ -179,7 +179,7 @@ class SnapshotNodeRegression(_LabelledTargets):
         """Return the numbers, [q]."""
         return answers[:, 0]
 
-    def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:
+    def predict_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the number of each, [q]."""
         answers = ((group, self.answer(embed_group(self, group), group)[0]) for group in batch.groups)
         return [{**self._ends_of(group), "value": values[:, 0]} for group, values in answers]

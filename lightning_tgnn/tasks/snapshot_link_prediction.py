@@ -147,7 +147,7 @@ class SnapshotLinkPrediction(SnapshotModule):
             for rows in torch.arange(len(places), device=places.device).split(step):
                 metrics.rank(positive[rows], scores[places[rows]])
 
-    def predict_step(self, batch: SnapshotBatch, batch_idx: int) -> list[dict[str, Tensor]]:
+    def predict_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return for every group the ends of the links that it is asked about, and the probability of each."""
         answers = []
         for group in batch.groups:

@@ -243,11 +243,11 @@ class SnapshotModule(OptimizedTask):
         self.has_trained_weights = True
         return loss
 
-    def validation_step(self, batch: SnapshotBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score groups of the validation split."""
         self._evaluate(batch, self.val_metrics)
 
-    def test_step(self, batch: SnapshotBatch, batch_idx: int) -> None:
+    def test_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score groups of the test split."""
         self._evaluate(batch, self.test_metrics)
 

@@ -164,8 +164,18 @@ class TrainedTask(RestorableTask):
             restore_accumulated_gradients(saved, self.trainer)
 
     def on_validation_start(self) -> None:
-        """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn."""
+        """Warn where `Trainer.validate`, `test` or `predict` is about to take weights as they were drawn.
+
+        Raises:
+            InvalidArgumentError: There are several loaders.
+        """
         doing = self.trainer.state.fn
+        loaders = (self.trainer.val_dataloaders, self.trainer.test_dataloaders, self.trainer.predict_dataloaders)
+        for given in map(only_one, loaders):
+            count = len(given) if isinstance(given, (list, tuple, dict)) else 1
+            if count > 1:
+                cure = "evaluate one split after the other; the DataModule has a loader for each"
+                raise InvalidArgumentError(refusal("dataloaders", "one loader", f"{count} loaders", cure))
         if doing is None or doing == "fit" or self.has_trained_weights:
             return
         rank_zero_warn(

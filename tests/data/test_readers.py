@@ -367,7 +367,7 @@ def test_unknown_format_lists_the_valid_ones(write):
         (["a", "b", "c"], ("columns must be a mapping", "['a', 'b', 'c']", "columns={'src': 0")),
         ({"src": 0, "dst": 1}, ("columns must be a mapping with src, dst, time", "['dst', 'src']")),
         ({"src": 0, "dst": 1, "time": None}, ("columns must be a mapping with src, dst, time",)),
-        ({**POSITIONS, "weight": 3}, ("label and edge_features", "'weight'", "for example")),
+        ({**POSITIONS, "weight": 3}, ("label, edge_features and categories", "'weight'", "for example")),
         ({**POSITIONS, "edge_features": "w"}, ("columns['edge_features']", "'rest'", "write ['w']")),
         ({**POSITIONS, "src": -1}, ("columns['src']", "position from 0", "-1")),
         ({**POSITIONS, "edge_features": [1.5]}, ("columns['edge_features']", "position from 0", "1.5")),

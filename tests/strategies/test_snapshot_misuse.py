@@ -96,7 +96,7 @@ def test_models_of_ones_own_that_return_other_embeddings_are_refused(strategy, n
 
 
 def test_ranks_that_would_all_train_the_same_groups_are_refused():
-    task = SimpleNamespace(_compiler_ctx=None)
+    task = SimpleNamespace(_compiler_ctx=None, named_parameters=list)
     trainer = partial(SimpleNamespace, lightning_module=task)
     message = r"deals out groups of snapshots, got 'object with 2 ranks'; set strategy='blad', or devices=1: each rank"
     with pytest.raises(InvalidArgumentError, match=message):

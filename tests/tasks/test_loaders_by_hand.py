@@ -102,13 +102,17 @@ def test_a_loader_that_was_made_for_another_model_is_refused(kind, roots, form):
         trainer().test(task, FORMS[form](data.test_dataloader()), verbose=False)
 
 
-@pytest.mark.parametrize("several", [lambda a: [a, a], lambda a: {"a": a, "b": a}, lambda a: CombinedLoader([a, a])])
-def test_several_loaders_are_refused_with_a_cure(several):
-    task, data = built("tgn")
+@pytest.mark.parametrize("kind", ["tgn", "gcn", "tgcn"])
+@pytest.mark.parametrize(
+    "several", [lambda a: [a, a], lambda a: {"a": a, "b": a}, lambda a: CombinedLoader([a, a], "sequential")]
+)
+def test_several_loaders_are_refused_with_a_cure(kind, several):
+    task, data = built(kind)
     with pytest.raises(InvalidArgumentError, match="train_dataloaders must be one loader, got '2 batches at once'"):
         trainer().fit(task, several(data.train_dataloader()))
     for method in ("validate", "test", "predict"):
-        with pytest.raises(InvalidArgumentError, match="dataloaders must be one loader of events, got 'several'; eval"):
+        with pytest.raises(InvalidArgumentError, match="dataloaders must be one loader, got '2 loaders'; evaluate"):
             getattr(trainer(limit_val_batches=1.0), method)(task, several(data.test_dataloader()))
-    with pytest.raises(InvalidArgumentError, match="dataloaders must be one loader of events, got 'DataLoader'"):
-        trainer().test(task, torch.utils.data.DataLoader([1, 2]))
+    if kind == "tgn":
+        with pytest.raises(InvalidArgumentError, match="dataloaders must be a loader of events, got 'DataLoader'"):
+            trainer().test(task, torch.utils.data.DataLoader([1, 2]))

@@ -16,7 +16,14 @@ from tests.data.example_streams import random_store
 from tests.data.snapshots.dense import dense_matrix, normalized
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
-QUIET = {"num_workers": 0, "prefetch_batches": 0, "group_size": 2, "val_ratio": 0.25, "test_ratio": 0.25}
+QUIET = {
+    "standardize_features": False,
+    "num_workers": 0,
+    "prefetch_batches": 0,
+    "group_size": 2,
+    "val_ratio": 0.25,
+    "test_ratio": 0.25,
+}
 EDGES = [[(0, 1, 0.5), (1, 2, 2.0)], [(2, 3, 1.0)], [], [(3, 3, 1.0), (0, 3, 4.0), (0, 3, 1.0)]]
 FEATURES = np.arange(4 * 4 * 2).reshape(4, 4, 2).astype(np.float32)
 LABELS = np.array([[0, 1, 2, -1]] * 3 + [[1, 1, 1, 1]])

@@ -62,7 +62,7 @@ def same(store, other):
 def test_jodie(tmp_path, publish, files, name):
     publish(name, ROWS, 12, csv=jodie())
     for _ in range(2):
-        data = TemporalDataModule(name, root=tmp_path)
+        data = TemporalDataModule(name, root=tmp_path, standardize_features=False)
         src = np.arange(ROWS) % 7
         features = np.stack([np.arange(ROWS) + 0.25, np.ones(ROWS)], axis=1)
         times = np.arange(ROWS) + 0.5
@@ -88,7 +88,7 @@ def test_collegemsg(tmp_path, publish):
 def test_bitcoinotc(tmp_path, publish):
     rows = "".join(f"{i % 8},{(i + 1) % 8},{i % 21 - 10},128924191{i // 10}.{i % 10}\n" for i in range(ROWS))
     publish("bitcoinotc", ROWS, 8, gz=gzip.compress(rows.encode()))
-    store = TemporalDataModule("bitcoinotc", root=tmp_path).store
+    store = TemporalDataModule("bitcoinotc", root=tmp_path, standardize_features=False).store
     assert store.edge_features[:, 0].tolist() == [i % 21 - 10 for i in range(ROWS)]
     assert store.time[1].item() == 1289241910.1
 

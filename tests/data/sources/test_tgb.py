@@ -74,7 +74,7 @@ def outcome_on(data):
 
 def test_splits_negatives_and_evaluator_are_those_of_tgb(make):
     dataset = make()
-    data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, val_ratio=0.4)
+    data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, val_ratio=0.4, standardize_features=False)
     assert len(data.store) == EVENTS
     assert data.store.edge_features[:, 0].tolist() == [i + 0.5 for i in range(EVENTS)]
     for part in ("train", "val", "test"):
