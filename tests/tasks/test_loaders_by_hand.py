@@ -104,15 +104,16 @@ def test_a_loader_that_was_made_for_another_model_is_refused(kind, roots, form):
 
 @pytest.mark.parametrize("kind", ["tgn", "gcn", "tgcn"])
 @pytest.mark.parametrize(
-    "several", [lambda a: [a, a], lambda a: {"a": a, "b": a}, lambda a: CombinedLoader([a, a], "sequential")]
+    "several",
+    [lambda a, _: [a, a], lambda a, _: {"a": a, "b": a}, lambda a, mode: CombinedLoader([a, a], mode)],
 )
 def test_several_loaders_are_refused_with_a_cure(kind, several):
     task, data = built(kind)
     with pytest.raises(InvalidArgumentError, match="train_dataloaders must be one loader, got '2 batches at once'"):
-        trainer().fit(task, several(data.train_dataloader()))
+        trainer().fit(task, several(data.train_dataloader(), "max_size"))
     for method in ("validate", "test", "predict"):
         with pytest.raises(InvalidArgumentError, match="dataloaders must be one loader, got '2 loaders'; evaluate"):
-            getattr(trainer(limit_val_batches=1.0), method)(task, several(data.test_dataloader()))
+            getattr(trainer(limit_val_batches=1.0), method)(task, several(data.test_dataloader(), "sequential"))
     if kind == "tgn":
         with pytest.raises(InvalidArgumentError, match="dataloaders must be a loader of events, got 'DataLoader'"):
             trainer().test(task, torch.utils.data.DataLoader([1, 2]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -64,6 +64,7 @@ class MappedSnapshots(WholeSnapshots):
 
     def __init__(self, folder: Path, sequence: SnapshotSequence, form: SnapshotForm) -> None:
         super().__init__(sequence, form)
+        self.folder = folder
         if not folder.is_dir():
             cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
             raise InvalidArgumentError(refusal("folder", "prepared", str(folder), cure))
@@ -90,11 +91,31 @@ class MappedSnapshots(WholeSnapshots):
                 SparseRows(*(columns[f"{part}.{relation}"] for part in _PARTS)) for relation in range(count)
             )
         vertices = self.nodes if self.form.present == "all" else columns["vertices"]
+        self._check(vertices, matrices, number)
         features = columns["features"] if "features" in columns else self.sequence.features_of(number)
         assert features is not None
         if "features" not in columns and self.form.standardization is not None:
             features = self.form.standardization(features)
         return Snapshot(number, vertices, features, (matrices,) * self.form.num_layers)
+
+    def _check(self, vertices: Tensor, matrices: Sequence[SparseRows], number: int) -> None:
+        """Refuse numbers that would lead compiled loops out of the snapshot, whatever has been written.
+
+        Raises:
+            DataError: A number of a vertex or an edge is out of range.
+        """
+        count = len(vertices)
+        fits = not count or bool((vertices >= 0).all() & (vertices < len(self.nodes)).all())
+        for matrix in matrices:
+            edges = len(matrix.columns)
+            sizes = {len(part) for part in (matrix.weights, matrix.columns_back, matrix.edges_back)}
+            fits = fits and sizes <= {edges} and _within(matrix.edges_back, edges)
+            for starts, columns in ((matrix.starts, matrix.columns), (matrix.starts_back, matrix.columns_back)):
+                fits = fits and len(starts) == count + 1 and int(starts[0]) == 0 and int(starts[-1]) == edges
+                fits = fits and bool((starts.diff() >= 0).all()) and _within(columns, count)
+        if not fits:
+            requirement = f"edges between the {count:,} vertices of snapshot {number}"
+            raise DataError(refusal(str(self.folder), requirement, "numbers out of range", _CURE))
 
     def links_of(self, number: int) -> Tensor:
         """Return what `WholeSnapshots.links_of` does."""
@@ -110,6 +131,11 @@ def _mapped(path: Path, dtype: type[np.number]) -> np.ndarray:
     if array.dtype != dtype:
         raise DataError(refusal(str(path), f"of {np.dtype(dtype)}", str(array.dtype), _CURE))
     return array
+
+
+def _within(places: Tensor, count: int) -> bool:
+    """Whether all places are in ``0 .. count - 1``."""
+    return not len(places) or (int(places.min()) >= 0 and int(places.max()) < count)
 
 
 def _same(bounds: np.ndarray, number: int) -> bool:

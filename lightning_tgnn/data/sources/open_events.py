@@ -117,7 +117,8 @@ def read_source(
     options = read_options(format, columns, bipartite, synthetic, root, longest_id)
     source = with_home(source)
     prepare_events(source, options.root)
-    return open_events(opened(source, options.root), options)
+    store = open_events(opened(source, options.root), options)
+    return store if store.folder is None else store.verify()
 
 
 def prepare_events(source: EventSource, root: Path) -> None:
@@ -153,7 +154,7 @@ def open_events(source: EventSource, options: ReadOptions) -> EventStore:
         InvalidArgumentError: The source has a form that is not read, or an option does not go with it.
     """
     store = _opened_events(source, options)
-    return store if store.folder is None else store.verify()
+    return store if store.folder is None else store.check_events()
 
 
 def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.arrays import as_array
+from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.streams.columns import (
     check_calendar,
     check_forms,
@@ -31,7 +32,14 @@ from lightning_tgnn.data.streams.columns import (
 )
 from lightning_tgnn.data.streams.node_ids import number_given
 from lightning_tgnn.data.streams.origin import Origin
-from lightning_tgnn.data.streams.store_manifest import COLUMNS, MANIFEST, fingerprint_of, read_manifest, write_manifest
+from lightning_tgnn.data.streams.store_manifest import (
+    COLUMNS,
+    MANIFEST,
+    digest_of_file,
+    fingerprint_of,
+    read_manifest,
+    write_manifest,
+)
 from lightning_tgnn.files.new_folder import check_new, new_folder
 from lightning_tgnn.files.npy_file import map_npy, mapped_tensor, pieces
 
@@ -168,8 +176,12 @@ class EventStore:
         )
 
     @classmethod
-    def open(cls, folder: str | Path) -> EventStore:
-        """Open a saved store. Columns are mapped, not read, so only types and shapes are checked; see `verify`.
+    def open(cls, folder: str | Path, *, verify: bool = False) -> EventStore:
+        """Open a saved store. Columns are mapped, not read, so only types and shapes are checked.
+
+        Args:
+            folder: What `save` has written.
+            verify: Read all of it and compare it with what was saved, see `verify`.
 
         Raises:
             DataError: The folder holds no store, or one that is damaged or of another version.
@@ -185,7 +197,7 @@ class EventStore:
                 refusal(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
             )
         check_forms(folder, arrays, manifest["num_nodes"])
-        return cls(
+        opened = cls(
             src=_tensor(src),
             dst=_tensor(dst),
             time=_tensor(time),
@@ -199,13 +211,32 @@ class EventStore:
             edge_feature_names=feature_names(manifest.get("edge_feature_names"), arrays["edge_features"]),
             origin=Origin.of_manifest(manifest.get("origin")),
         )
+        return opened.verify() if verify else opened
 
     def verify(self) -> EventStore:
-        """Return the store if its events are those that were saved; reads them, but not their features.
+        """Return the store if all of it is as it was saved; reads every file of its folder.
 
         Raises:
-            DataError: The events are not the saved ones, or a node feature or a label is not finite.
+            DataError: A file is not the saved one; what `check_events` refuses.
         """
+        if self.folder is not None:
+            digests = read_manifest(self.folder).get("digests")  # stores of earlier versions have none
+            for name, expected in digests.items() if isinstance(digests, dict) else ():
+                path = self.folder / f"{name}.npy"
+                if name in COLUMNS and digest_of_file(path) != expected:
+                    cure = "it is damaged: save the store again, or copy it once more"
+                    raise DataError(refusal(str(path), f"the saved file {expected}", "another content", cure))
+        return self.check_events()
+
+    def check_events(self) -> EventStore:
+        """Return the store if its events are those that were saved, between nodes that it has; reads no edge features.
+
+        Raises:
+            DataError: The events are not the saved ones, a node is out of range, or a node feature or a label is not
+                finite.
+        """
+        for name in ("src", "dst"):
+            check_ends(name, getattr(self, name), self.num_nodes)
         where = "the store" if self.folder is None else str(self.folder)
         found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
         if found != self.fingerprint:

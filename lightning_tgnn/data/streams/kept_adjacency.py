@@ -19,7 +19,7 @@ from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency, check_keys_fit
 from lightning_tgnn.files.kept_folder import checksum, kept_in
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 
 _FOLDER = "adjacency"
 _FITS = "fits.json"
@@ -148,7 +148,33 @@ def _open(place: Path, store: EventStore) -> TemporalAdjacency:
     if not kept.startswith(_begins(store)) or kept != _fits(store, place):
         raise DataError(f"{place} does not fit the store")
     arrays = {name: map_npy(place / f"{name}.npy") for name in _COLUMNS}
+    _check_ranges(place, arrays, store)
     return TemporalAdjacency(**{name: mapped_tensor(array) for name, array in arrays.items()}, span=len(store))
+
+
+def _check_ranges(place: Path, arrays: dict[str, np.ndarray], store: EventStore) -> None:
+    """Refuse an adjacency whose numbers would lead compiled loops out of the stream, whatever its checksums say.
+
+    Raises:
+        DataError: An array has another form, or a number is out of range or out of order.
+    """
+    indptr, keys, neighbors = (arrays[name] for name in _COLUMNS)
+    count, span = len(keys), len(store)
+    fits = all(array.dtype == np.int64 and array.ndim == 1 for array in arrays.values())
+    fits = fits and indptr.shape == (store.num_nodes + 1,) and neighbors.shape == keys.shape
+    fits = fits and indptr[0] == 0 and indptr[-1] == count and bool((np.diff(indptr) >= 0).all())
+    before = -1
+    for piece in pieces(count) if fits else ():
+        some, others = keys[piece], neighbors[piece]
+        fits = fits and some[0] > before and bool((np.diff(some) > 0).all())
+        fits = fits and others.min() >= 0 and others.max() < store.num_nodes
+        before = int(some[-1])
+    if fits:
+        nodes = np.flatnonzero(np.diff(indptr))
+        first, last = keys[indptr[nodes]], keys[indptr[nodes + 1] - 1]
+        fits = bool((first >= nodes * span).all()) and bool((last < (nodes + 1) * span).all())
+    if not fits:
+        raise DataError(f"{place} does not fit the store")
 
 
 def _fits(store: EventStore, folder: Path) -> bytes:
