@@ -16,9 +16,17 @@ from lightning_tgnn.comm.failure import (
 )
 from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
+from lightning_tgnn.comm.loopback import meet_on_loopback
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
-from lightning_tgnn.comm.shared_memory import SharedBuffer, mapped, shared_memory_left, shared_tensors, views
+from lightning_tgnn.comm.shared_memory import (
+    SharedBuffer,
+    mapped,
+    remove_abandoned_memory,
+    shared_memory_left,
+    shared_tensors,
+    views,
+)
 from lightning_tgnn.comm.traffic import Flow, StepTraffic, Traffic
 
 __all__ = [
@@ -46,7 +54,9 @@ __all__ = [
     "leave_group_of_gpus",
     "leave_it_to_the_teller",
     "mapped",
+    "meet_on_loopback",
     "peer_failure",
+    "remove_abandoned_memory",
     "shared_memory_left",
     "shared_tensors",
     "views",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.comm.failure import peer_failure
+from lightning_tgnn.files.abandoned import owned, remove_if_abandoned
 
 _ALIGNMENT = 64
+_NEW, _NAMED = "lightning_tgnn_new-", "lightning_tgnn-"
 _FOLDER = Path("/dev/shm")  # in memory; elsewhere a temporary file is mapped
 
 FREE_SOME = "free some (in a container, start it with more)"
@@ -44,14 +47,11 @@ class SharedBuffer:
         """
         size = room(shapes)
         if size > len(self._memory):
-            path, problem = _made(2 * size)
-            if problem:
-                raise DataError(refusal("a batch's rows", "small enough for shared memory", problem, _CURE))
-            try:
+            with _made(2 * size) as (path, problem):
+                if problem:
+                    raise DataError(refusal("a batch's rows", "small enough for shared memory", problem, _CURE))
                 self._memory = mapped(path, 2 * size)
                 self._show(path, 2 * size)
-            finally:
-                os.unlink(path)
         return views(self._memory, shapes)
 
 
@@ -104,10 +104,8 @@ def shared_tensors(
     if len(ranks) == 1 and show is None:
         return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
     size = room(shapes)
-    told: list[tuple[str, str]] = [("", "")]
-    if rank == ranks[0]:
-        told = [_made(size)]
-    try:
+    with _made(size) if rank == ranks[0] else nullcontext(("", "")) as made:
+        told = [made]
         if len(ranks) > 1:
             with peer_failure("opening of shared memory"):
                 dist.broadcast_object_list(told, src=ranks[0], group=group)
@@ -120,9 +118,6 @@ def shared_tensors(
         if len(ranks) > 1:
             with peer_failure("opening of shared memory"):
                 dist.barrier(group=group)
-    finally:
-        if rank == ranks[0] and told[0][0]:
-            os.unlink(told[0][0])
     return views(memory, shapes)
 
 
@@ -131,20 +126,37 @@ def shared_memory_left() -> int | None:
     return shutil.disk_usage(_FOLDER).free if _FOLDER.is_dir() else None
 
 
-def _made(size: int) -> tuple[str, str]:
-    """Make a file of ``size`` bytes, all of which there are; return its path, or what is wrong."""
+@contextmanager
+def _made(size: int) -> Iterator[tuple[str, str]]:
+    """Yield the path of a file of ``size`` bytes, all of which there are, or what is wrong; it has a name until then.
+
+    A process that is killed before leaves the file; the next one of its user removes it.
+    """
     folder = _FOLDER if _FOLDER.is_dir() else Path(tempfile.gettempdir())
-    number, path = tempfile.mkstemp(prefix="lightning_tgnn-", dir=folder)
-    try:
-        os.truncate(number, size)
-        if hasattr(os, "posix_fallocate"):  # else a rank would die of SIGBUS where it writes
-            os.posix_fallocate(number, 0, size)
-    except OSError as error:
-        os.unlink(path)
-        return "", f"{size / 1e9:,.1f} GB in {folder}: {error.strerror}"
-    finally:
-        os.close(number)
-    return path, ""
+    remove_abandoned_memory()
+    number, path = tempfile.mkstemp(prefix=_NEW, dir=folder)
+    with owned(number):
+        named = path.replace(_NEW, _NAMED)
+        os.rename(path, named)  # locked ahead of the name by which others look for it
+        try:
+            problem = ""
+            try:
+                os.truncate(number, size)
+                if hasattr(os, "posix_fallocate"):  # else a rank would die of SIGBUS where it writes
+                    os.posix_fallocate(number, 0, size)
+            except OSError as error:
+                problem = f"{size / 1e9:,.1f} GB in {folder}: {error.strerror}"
+            yield ("", problem) if problem else (named, "")
+        finally:
+            os.unlink(named)
+            os.close(number)
+
+
+def remove_abandoned_memory() -> None:
+    """Remove what killed processes of this user have left in shared memory."""
+    folder = _FOLDER if _FOLDER.is_dir() else Path(tempfile.gettempdir())
+    for path in folder.glob(f"{_NAMED}*"):
+        remove_if_abandoned(path, least_age=0.0)
 
 
 def _places(shapes: Shapes) -> tuple[dict[str, int], int]:

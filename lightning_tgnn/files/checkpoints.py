@@ -17,6 +17,7 @@ from torch import UntypedStorage
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, plain, refusal
+from lightning_tgnn.files.abandoned import remove_unfinished
 from lightning_tgnn.files.checkpoint_folder import (
     META,
     WRITING,
@@ -92,12 +93,15 @@ class WholeCheckpointIO(TorchCheckpointIO):
             CheckpointError: The checkpoint is damaged, or holds something else than tensors and plain values.
             FileNotFoundError: ``path`` does not exist.
         """
+        local = local_path(path)
+        if local is not None:
+            remove_unfinished(local.parent)
 
         def read() -> dict[str, Any]:
             held = self._open(path, map_location, weights_only, ALL_PARTS)
             return read_tables(held) if held.pop(WRITING, None) is not None else held
 
-        return read() if (local := local_path(path)) is None else of_one_writing(local, read)
+        return read() if local is None else of_one_writing(local, read)
 
     def open_checkpoint(
         self,

@@ -17,6 +17,7 @@ from uuid import uuid4
 import torch
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
+from lightning_tgnn.files.abandoned import owned, remove_unfinished
 from lightning_tgnn.files.tensors import reason_of
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -54,7 +55,9 @@ def new_file(path: Path) -> Iterator[Path]:
     try:
         with writing_to(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            yield partial
+            remove_unfinished(path.parent)
+            with partial.open("ab") as held, owned(held.fileno()):
+                yield partial
             with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             partial.replace(path)

@@ -9,12 +9,14 @@ from typing import Any, ParamSpec
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
@@ -88,7 +90,7 @@ class TrainedTask(RestorableTask):
             known if getattr(self, "model", self) is not None else _before_there_is_a_model(type(self).__name__, known)
         )
 
-    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
+    def _on_before_batch_transfer(self, batch: object, dataloader_idx: int = 0) -> object:
         """Take the batch out of a collection of one, as Lightning makes of a list or dict of loaders.
 
         Its public hook would have it warn of one in the task beside a DataModule.
@@ -104,7 +106,7 @@ class TrainedTask(RestorableTask):
         return super()._on_before_batch_transfer(single, dataloader_idx)
 
     @staticmethod
-    def _is_collection(batch: Any) -> bool:
+    def _is_collection(batch: list | tuple | dict) -> bool:
         parts = list(batch.values()) if isinstance(batch, dict) else list(batch)
         return all(isinstance(part, (EventBatch, SnapshotBatch, Subgraph)) or part is None for part in parts)
 
@@ -188,6 +190,28 @@ class TrainedTask(RestorableTask):
     def on_validation_epoch_end(self) -> None:
         """Note that this validation is over."""
         self._fit_progress.note_validation(self.trainer)
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], object] | None = None,
+    ) -> None:
+        """Make a step, as Lightning does.
+
+        Raises:
+            NotFiniteError: The learning rate is larger than a weight can be.
+        """
+        try:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            rates = [float(group["lr"]) for optimizer in self.trainer.optimizers for group in optimizer.param_groups]
+            cure = "give a smaller lr, or look at what its schedule makes of it"
+            self._fault = NotFiniteError(refusal("the learning rate", "one that float32 holds", max(rates), cure))
+            raise self._fault from error
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Keep the loss until its gradients are there."""

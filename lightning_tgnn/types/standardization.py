@@ -50,7 +50,7 @@ class StandardizedRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.standardization(self.table[index])
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:

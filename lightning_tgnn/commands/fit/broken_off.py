@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.comm import is_interrupt
 from lightning_tgnn.commands import INTERRUPTED
+from lightning_tgnn.files.abandoned import remove_unfinished
 from lightning_tgnn.files.runs import checkpoints_in
 
 _LINE = "lightning-tgnn: interrupted"
@@ -40,6 +41,8 @@ class RunWatch(Callback):
         self._logger = logger if isinstance(logger, TensorBoardLogger | CSVLogger) else None
         self._started = time.time()
         self._before = self._folders()
+        for folder in self._before:
+            remove_unfinished(folder / "checkpoints")
         self._began = False
 
     def _folders(self) -> set[Path]:

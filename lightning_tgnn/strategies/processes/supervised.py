@@ -24,7 +24,15 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.comm import Attendance, Messages, handle_failure, keep_from_printing, leave_group_of_gpus
+from lightning_tgnn.comm import (
+    Attendance,
+    Messages,
+    handle_failure,
+    keep_from_printing,
+    leave_group_of_gpus,
+    meet_on_loopback,
+    remove_abandoned_memory,
+)
 from lightning_tgnn.strategies.parts.collective_load import open_on_all
 from lightning_tgnn.strategies.parts.collective_save import (
     check_state_dict_type,
@@ -138,6 +146,7 @@ class SupervisedStrategy(DDPStrategy):
             cure = "set accelerator='cpu'"
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         leave_group_of_gpus(self.root_device)
+        remove_abandoned_memory()
         # Late: strategies are registered as soon as Lightning has been imported, by that module as well.
         from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 
@@ -157,7 +166,9 @@ class SupervisedStrategy(DDPStrategy):
                 ended_with_starter(),
                 isolate_rng() if self._is_seeded else nullcontext(),  # a later run goes on with the first one's numbers
             ):
+                store = self._meet_on_one_machine()
                 super().setup_distributed()
+                del store  # the group has one of its own, with the same server
             self._is_seeded = True
         except Exception as error:
             if isinstance(self.launcher, FirstRankLauncher):  # those that it has started wait for this rank
@@ -167,6 +178,17 @@ class SupervisedStrategy(DDPStrategy):
             assert self.cluster_environment is not None
             port, cure = self.cluster_environment.main_port, "unset it, or name another; torchrun takes --master-port"
             raise InvalidArgumentError(refusal("MASTER_PORT", "a port at which nobody listens", port, cure)) from error
+
+    def _meet_on_one_machine(self) -> object:
+        """Return the store through which the ranks of one machine meet; None elsewhere, and where they have met."""
+        environment = self.cluster_environment
+        assert environment is not None
+        if self.num_nodes > 1 or self.world_size == 1 or dist.is_initialized():
+            return None
+        if isinstance(environment, TorchElasticEnvironment):  # torchrun keeps the store
+            return None
+        is_first = environment.local_rank() == 0  # the rank of the run is told by what comes next
+        return meet_on_loopback(environment.main_address, environment.main_port, is_first=is_first)
 
     @property
     def _everyone(self) -> Messages:
