@@ -230,10 +230,11 @@ def _train(args: ArgsType) -> None:
     gc.disable()
     try:
         from lightning_tgnn.cli import TGNNCommand
+        from lightning_tgnn.commands.fit.shown import less_from_lightning
     finally:
         if collects:
             gc.enable()
-    with warnings_in_one_line():  # Lightning, when it is imported, has its own form
+    with less_from_lightning(), warnings_in_one_line():  # Lightning, when it is imported, has its own form
         TGNNCommand(args)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -274,10 +275,19 @@ def did_you_mean(value: object, names: Iterable[str]) -> str | None:
 
     >>> did_you_mean("svn", ["ddp", "depcomm", "sven"])
     "did you mean 'sven'?"
+    >>> did_you_mean("--trainer.epochs", ["--trainer.benchmark", "--trainer.max_epochs"])
+    "did you mean '--trainer.max_epochs'?"
     """
     by_lower = {name.lower(): name for name in names}
-    near = get_close_matches(str(value).lower(), by_lower, n=1)
+    given = str(value).lower()
+    longer = [name for name in by_lower if _words(given) < _words(name)]
+    near = get_close_matches(given, by_lower, n=1, cutoff=0.9) or sorted(longer, key=lambda name: (len(name), name))
+    near = near or get_close_matches(given, by_lower, n=1)
     return f"did you mean {by_lower[near[0]]!r}?" if near else None
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", name))
 
 
 def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
@@ -316,9 +326,22 @@ def check_import(argument: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        not_found = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({error})"
-        cure = cure_of_failed_import(error) or not_found
+        cure = cure_of_failed_import(error) or cure_of_missing_module(str(error))
         raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error
+
+
+def cure_of_missing_module(message: str) -> str:
+    """Say what to do where Python does not find the module of a class.
+
+    Args:
+        message: Of the import.
+
+    >>> cure_of_missing_module("No module named 'torch_geometric'")
+    'pip install torch-geometric'
+    """
+    if re.search("No module named 'torch_geometric[.']", message):
+        return "pip install torch-geometric"
+    return f"check the name, and that Python finds its file, say by PYTHONPATH=. ({message})"
 
 
 def cure_of_failed_import(error: BaseException) -> str | None:

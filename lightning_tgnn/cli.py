@@ -14,7 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 from jsonargparse import DefaultHelpFormatter, Namespace
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -24,6 +24,7 @@ from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemM
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI, RunSettings
+from lightning_tgnn.commands.fit.shown import ParameterSummary
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
@@ -142,6 +143,9 @@ class TGNNCommand(ResumingCLI):
                     filename="last", every_n_train_steps=1000, save_on_exception=True, enable_version_counter=False
                 ),
             ]
+        has_summary = any(isinstance(callback, ModelSummary) for callback in callbacks)
+        if not has_summary and given.get("enable_model_summary") is not False and not given.get("barebones"):
+            callbacks.append(ParameterSummary())
         if callbacks:
             kwargs["callbacks"] = callbacks
         try:
@@ -153,6 +157,20 @@ class TGNNCommand(ResumingCLI):
         if self._get(self.config, "edgebank", default=False):
             trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
         return trainer
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if "verbose" in kwargs:  # the table that `fit` prints, in place of Lightning's
+            self._shows_metrics = kwargs["verbose"]
+            kwargs["verbose"] = False
+        return kwargs
+
+    def after_validate(self) -> None:
+        """Print what came out."""
+        if self._shows_metrics:
+            _report({name: float(value) for name, value in self.trainer.callback_metrics.items()}, None, None, None, {})
+
+    after_test = after_validate
 
     def after_fit(self) -> None:
         """Measure the best checkpoint on the validation and test splits, and print what came out and where it is."""

@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 
 import torch.distributed as dist
 
 from lightning_tgnn.checks import LightningTGNNError
+from lightning_tgnn.native_output import without_native_output
 
 _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
@@ -56,6 +57,11 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise type(failure)(f"{operation}: {failure}") from error
 
 
+def _quiet_store() -> AbstractContextManager[None]:
+    """Ask the store without the frames that torch's C++ code prints once rank 0, which keeps it, has gone."""
+    return without_native_output("[c10d]")
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether Ctrl-C is what has raised an error, here or on another rank.
 
@@ -91,11 +97,12 @@ class Attendance:
     def _answer(self, store: dist.Store) -> None:
         with suppress(Exception):  # without the store nobody can call
             while not self._over.wait(_ANSWER_SECONDS):
-                if store.check([f"{_KEY}/call"]):
-                    store.set(f"{_KEY}/here/{self._rank}", "1")
-                if store.check([f"{_KEY}/verdict"]):
-                    _verdicts.append(store.get(f"{_KEY}/verdict").decode())
-                    return
+                with _quiet_store():
+                    if store.check([f"{_KEY}/call"]):
+                        store.set(f"{_KEY}/here/{self._rank}", "1")
+                    if store.check([f"{_KEY}/verdict"]):
+                        _verdicts.append(store.get(f"{_KEY}/verdict").decode())
+                        return
 
     def end(self) -> None:
         """Answer no more."""
@@ -118,7 +125,7 @@ def handle_failure(rank: int, error: BaseException) -> None:
         error.args = (str(failure), *error.args[1:])
         error.__cause__ = failure  # by which the command knows what to say
         return
-    with suppress(Exception):
+    with suppress(Exception), _quiet_store():
         store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
@@ -162,7 +169,8 @@ def is_told(error: BaseException) -> bool:
 def _is_first_to_tell() -> bool:
     try:
         if (store := _store()) is not None:
-            return bool(store.add(f"{_KEY}/told/{_runs}", 1) == 1)
+            with _quiet_store():
+                return bool(store.add(f"{_KEY}/told/{_runs}", 1) == 1)
     except Exception:  # rank 0 has gone, which keeps the store, and has told
         return False
     with suppress(Exception):  # the store by which the ranks would have found each other
@@ -225,18 +233,20 @@ def _call_roll(error: BaseException) -> PeerFailureError:
     patience = store.timeout  # type: ignore[attr-defined]  # which torch's stub leaves out
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
-        store.set(f"{_KEY}/call", "1")
-        store.set(f"{_KEY}/here/{rank}", "1")
+        with _quiet_store():
+            store.set(f"{_KEY}/call", "1")
+            store.set(f"{_KEY}/here/{rank}", "1")
         deadline = time.monotonic() + _ROLL_CALL_SECONDS
         missing = set(range(ranks))  # this one too: where another thread has failed here, receipts of all threads break
         words: dict[int, str] = {}
         while missing and time.monotonic() < deadline:
             for other in sorted(missing):
-                if store.check([f"{_KEY}/own/{other}"]):
-                    words[other] = store.get(f"{_KEY}/own/{other}").decode()
-                    missing.discard(other)
-                elif store.check([f"{_KEY}/here/{other}"]):
-                    missing.discard(other)
+                with _quiet_store():
+                    if store.check([f"{_KEY}/own/{other}"]):
+                        words[other] = store.get(f"{_KEY}/own/{other}").decode()
+                        missing.discard(other)
+                    elif store.check([f"{_KEY}/here/{other}"]):
+                        missing.discard(other)
             time.sleep(0.05)
     except Exception:
         if _verdicts:
@@ -269,7 +279,8 @@ def _words_of(error: BaseException) -> str:
 def _told(store: dist.Store, said: str) -> PeerFailureError:
     """Tell the other ranks what a roll call has found, and return it as an error."""
     with suppress(Exception):
-        store.set(f"{_KEY}/verdict", said)
+        with _quiet_store():
+            store.set(f"{_KEY}/verdict", said)
         time.sleep(2 * _ANSWER_SECONDS)  # this rank may take the store along, and others stand waiting still
     return _failure(said)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torchmetrics import MaxMetric
 
 from lightning_tgnn.metrics.ranking import (
     ExpectedMeanReciprocalRank,
@@ -12,6 +13,8 @@ from lightning_tgnn.metrics.ranking import (
     LinkAveragePrecision,
     MeanReciprocalRank,
 )
+
+_CANDIDATES = 20
 
 
 class LinkMetrics(nn.Module):
@@ -24,6 +27,7 @@ class LinkMetrics(nn.Module):
             {"mrr": MeanReciprocalRank(), "expected_mrr": ExpectedMeanReciprocalRank(), "hits@10": HitsAtK(10)}
         )
         self.inductive = LinkAveragePrecision()
+        self.most_candidates = MaxMetric()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +66,7 @@ class LinkMetrics(nn.Module):
         """
         for metric in self.against_all.values():
             metric.update(positive, negatives)  # type: ignore[operator]
+        self.most_candidates.update(1 + negatives.shape[1])
 
     def scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores that this rank has added, of true destinations [n] and of their first negatives [n]."""
@@ -71,13 +76,20 @@ class LinkMetrics(nn.Module):
         return torch.cat([*kept.positive, none]), torch.cat([*kept.negatives, none])
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the figures by name; ``ap_inductive`` only where an event had an unseen node."""
+        """Return the metrics by name.
+
+        ``ap_inductive`` only where an event had an unseen node, ``hits@10`` only where one had 20 candidates: chance
+        alone gets half of fewer.
+        """
         metrics = {**self.against_first, **self.against_all, "ap_inductive": self.inductive}
         # All of them on every rank, whatever it has seen: they gather over the ranks.
         figures = {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
-        return {name: value for name, value in figures.items() if name != "ap_inductive" or not value.isnan()}
+        left_out = {"ap_inductive"} if figures["ap_inductive"].isnan() else set()
+        if self.most_candidates.compute() < _CANDIDATES:
+            left_out |= {"hits@10"}
+        return {name: value for name, value in figures.items() if name not in left_out}
 
     def reset(self) -> None:
         """Forget all batches."""
-        for metric in (*self.against_first.values(), *self.against_all.values(), self.inductive):
+        for metric in (*self.against_first.values(), *self.against_all.values(), self.inductive, self.most_candidates):
             metric.reset()  # type: ignore[operator]

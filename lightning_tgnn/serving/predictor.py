@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,18 +19,42 @@ from lightning_tgnn.serving.follower import StreamFollower, check_length
 from lightning_tgnn.serving.ranking import Excluded, Ranking, embed
 from lightning_tgnn.tasks.event_classification import EventClassification
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-class TopK(NamedTuple):
-    """The best candidates of S sources.
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TopK:
+    """The best candidates of S sources. It prints as the table of `to_frame`, and unpacks as its first two attributes.
 
     Attributes:
         destinations: [S, K], the users' ids, the best first; equal candidates keep their order. Masked (`numpy.ma`)
             where a source has fewer than K candidates.
         probabilities: float32 [S, K], NaN where there is no destination.
+        sources: [S], the users' ids.
     """
 
     destinations: np.ma.MaskedArray
     probabilities: np.ndarray
+    sources: np.ndarray
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each destination: source, rank from 1, destination and probability."""
+        import pandas as pd
+
+        kept = ~np.ma.getmaskarray(self.destinations)
+        row, place = np.nonzero(kept)
+        columns = {"source": self.sources[row], "rank": place + 1, "destination": self.destinations.data[kept]}
+        return pd.DataFrame({**columns, "probability": self.probabilities[kept]})
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.destinations, self.probabilities))
+
+    def __repr__(self) -> str:
+        return repr(self.to_frame())
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame()._repr_html_())  # type: ignore[operator]
 
 
 class Classes(NamedTuple):
@@ -121,7 +147,8 @@ class Predictor(StreamFollower):
         places, logits = ranking.best(sources, times, choice, k, self._excluded(sources, choice, exclude_seen))
         is_none = logits.isneginf()
         found = np.ma.MaskedArray(self._numbers.ids[choice[places].numpy()], is_none.numpy())
-        return TopK(found, logits.sigmoid().masked_fill(is_none, torch.nan).numpy())
+        probabilities = logits.sigmoid().masked_fill(is_none, torch.nan).numpy()
+        return TopK(found, probabilities, self._numbers.ids[sources.numpy()])
 
     @torch.no_grad()
     def classify(

@@ -42,7 +42,7 @@ def check_suffix(argument: str, path: str | Path) -> str:
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            cure = "pip install 'lightning-tgnn[parquet]', or use .csv"
+            cure = "pip install pyarrow, or use .csv"
             raise InvalidArgumentError(refusal(argument, "readable with pyarrow installed", str(path), cure)) from None
     return suffix
 

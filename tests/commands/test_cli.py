@@ -247,7 +247,6 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
         "val/auc",
         "val/mrr",
         "val/expected_mrr",
-        "val/hits@10",
         "test/ap",
     }
     keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
@@ -256,11 +255,9 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
     during = validation_in_training(log)["val/ap"]
     assert during.steps == [0, 1, 2]
     rows = {row[0]: row[1:] for row in figure_rows(log)}
-    best, _, validation, test = zip(
-        *(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr", "hits@10")), strict=True
-    )
+    best, _, validation, test = zip(*(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr")), strict=True)
     for title, figures in (("validation", validation), ("test", test)):
-        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:5] == list(figures)
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(figures)
     assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
     seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
     assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
@@ -274,8 +271,8 @@ def test_a_checkpoint_goes_through_all_subcommands(tmp_path, capsys):
     common = [source, "--data.batch_size=50", f"--ckpt_path={checkpoint}", *QUIET, "--data.num_eval_negatives=3"]
     for subcommand, row in (("validate", "validation"), ("test", "test")):
         main([subcommand, *common])
-        ap = re.search(r"(?:val|test)/ap +│? *(0\.\d+)", capsys.readouterr().out).group(1)
-        assert f"{float(ap):.4f}" in re.search(rf"{row} .*", fitted).group()
+        again, before = (re.search(rf"{row} .*", said).group() for said in (capsys.readouterr().out, fitted))
+        assert re.findall(r"0\.\d{4}", again)[:2] == re.findall(r"0\.\d{4}", before)[:2]
     resumed = TGNNCommand(["fit", *common, "--trainer.max_epochs=2", "--test_after_fit=false"])
     assert resumed.trainer.current_epoch == 2
     assert resumed.model.hparams.model == "jodie"

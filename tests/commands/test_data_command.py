@@ -44,6 +44,7 @@ def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     figures = json.loads((output / "stream.json").read_text(encoding="utf-8"))
     store = read_events(text)
     assert figures["source"] == str(text)
+    assert figures.pop("features") == {}
     assert figures == json.loads(json.dumps({"source": str(text), **whole_stream.describe(store, 0.5, SIZES)}))
     assert figures["counts"]["tie_rate"] == 1
     assert (figures["repetition"]["pairs"], figures["repetition"]["repeat_rate"]) == (35, 0.65)
@@ -81,7 +82,24 @@ def test_a_stream_has_the_same_figures_in_pieces(num_events, num_nodes, at_once,
     store = EventStore.from_arrays(*ends, np.sort(drawn.exponential(size=num_events).round(3)), num_nodes=num_nodes)
     with TemporaryDirectory() as folder:
         found = describe(store, max_loss, Path(folder), at_once)[0]
+    assert found.pop("features") == {}
     assert found == whole_stream.describe(store, max_loss, SIZES)
+
+
+def test_inspect_shows_what_features_are_like(tmp_path, capsys):
+    store = random_store(40, edge_dim=20, node_dim=3)
+    store.save(tmp_path / "store")
+    main(["data", "inspect", f"--source={tmp_path / 'store'}", f"--output={tmp_path / 'out'}"])
+    found = json.loads((tmp_path / "out" / "stream.json").read_text(encoding="utf-8"))["features"]
+    columns = {"edge": store.edge_features.double().numpy(), "node": store.node_features.double().numpy()}
+    for kind, table in columns.items():
+        for column, values in enumerate(table.T):
+            expected = {"mean": values.mean(), "deviation": values.std(), "largest": abs(values).max()}
+            assert found[f"{kind} feature {column}"] == pytest.approx(expected)
+    assert len(found) == 23
+    printed = capsys.readouterr().out
+    assert "edge feature 11 " in printed
+    assert "and 11 more features, see stream.json" in printed
 
 
 def test_an_inspection_that_does_not_fit_on_the_disk_leaves_nothing(text, tmp_path, monkeypatch):

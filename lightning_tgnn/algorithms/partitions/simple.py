@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.demand import check_ids
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.native_output import without_native_output
 
 PARTITION_METHODS = ("reflexbicut", "range", "interval", "metis")
 
@@ -99,7 +100,7 @@ def _metis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Tensor:
         import dgl
     except ImportError:
         return _metis_of_pymetis(src, dst, num_nodes, ranks)
-    with redirect_stdout(None):  # dgl prints its times
+    with redirect_stdout(None), without_native_output("metis"):  # dgl prints its times
         return dgl.metis_partition_assignment(dgl.graph((src, dst), num_nodes=num_nodes), ranks, mode="recursive")
 
 

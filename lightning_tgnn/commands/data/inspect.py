@@ -25,6 +25,7 @@ from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.sources.open_events import read_source
+from lightning_tgnn.data.standardize import Moments
 from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.files.scratch_folder import ScratchFolder
@@ -43,6 +44,7 @@ looks at the stream in snapshots: their sizes, and what changes between them. DI
 A stream may be larger than memory: it is sorted in pieces, into files in DIR of some 50 bytes an event, which go again.
 """
 
+_FEATURES = 12  # that are printed
 _BATCH_SIZES = (50, 100, 200, 400, 600, 1000, 2000, 4000, 8000)
 
 
@@ -119,9 +121,27 @@ def describe(
         "repetition": repetition_statistics(len(store), nodes, columns.pairs) if len(store) > 1 else {},
         "degrees": summary(nodes.degrees(), piece=at_once),
         "gaps": _gap_table(columns.gaps, at_once),
+        "features": feature_statistics(store),
         "batches": _batches(columns, len(store), max_loss, at_once),
     }
     return figures, columns, nodes
+
+
+def feature_statistics(store: EventStore) -> Table:
+    """Return the mean, the deviation and the largest size of each feature over the whole stream, by its name.
+
+    Args:
+        store: The stream.
+    """
+    found: Table = {}
+    tables = (("edge", store.edge_features, store.edge_feature_names), ("node", store.node_features, None))
+    for kind, table, names in tables:
+        if table is None:
+            continue
+        moments = Moments.of_rows(table).to_plain()
+        for column, row in enumerate(zip(*moments.values(), strict=True)):
+            found[names[column] if names else f"{kind} feature {column}"] = dict(zip(moments, row, strict=True))
+    return found
 
 
 def _gap_table(found: dict[str, np.ndarray], at_once: int) -> Table:
@@ -165,12 +185,18 @@ def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> No
         console.print(notice, soft_wrap=True)
     _print_rows(console, "events per", figures["degrees"])
     _print_rows(console, "gaps of", figures["gaps"])
+    features = figures["features"]
+    _print_rows(console, "feature", dict(list(features.items())[:_FEATURES]))
+    if len(features) > _FEATURES:
+        console.out(f"and {len(features) - _FEATURES} more features, see stream.json", highlight=False)
     _print_batches(console, figures["batches"])
     console.out(f"figures and picture: {folder}")
 
 
 def _print_rows(console: Console, title: str, rows: dict[str, dict[str, float]]) -> None:
-    names = list(next(iter(rows.values()), {}))
+    if not rows:
+        return
+    names = list(next(iter(rows.values())))
     table = PrintedTable(title, *names)
     for column in table.columns[1:]:
         column.justify = "right"

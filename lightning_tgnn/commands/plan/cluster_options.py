@@ -28,6 +28,7 @@ class ClusterOptions:
             several machines, so that something is exchanged.
         epochs: Of the recipe, as those of one process.
         accelerator: "cpu", "gpu" or "auto".
+        wide: Whether the table has all columns, also where it is wider than the terminal.
         output: Folder of the results, which are overwritten.
     """
 
@@ -38,6 +39,7 @@ class ClusterOptions:
     processes: int | None = None
     epochs: int = 10
     accelerator: str = "auto"
+    wide: bool = False
     output: str = "runs/plan"
 
     def __post_init__(self) -> None:

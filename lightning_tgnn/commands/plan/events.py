@@ -173,7 +173,7 @@ def _recommend(
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
     plans = rank(candidates.all(), cluster, stream)
-    print_plans(plans, console)
+    print_plans(plans, console, wide=where.wide)
     recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
     write_text(folder / "recipe.yaml", recipe)
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}

@@ -12,23 +12,26 @@ from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate
 from lightning_tgnn.commands.shared.printed import print_table
 
 
-def print_snapshot_plans(found: Sequence[SnapshotCandidate], console: Console) -> None:
+def print_snapshot_plans(found: Sequence[SnapshotCandidate], console: Console, *, wide: bool = False) -> None:
     """Print a row for each plan, the recommended one first.
 
     Args:
         found: As `SnapshotCandidates.all` returns them.
         console: Where to.
+        wide: Whether the table has all columns.
     """
-    table = Table("plan", "groups/device", "s/epoch", "waiting", "MB between machines", "why")
-    for column in table.columns[1:4]:
+    columns = ("groups/device", "s/epoch", "waiting", "MB between machines")
+    shown = range(4) if wide else (0, 1)
+    table = Table("plan", *(columns[number] for number in shown), "why")
+    for column in table.columns[1:4] if wide else table.columns[1:3]:
         column.justify = "right"
     for one in found:
         figures = ("", "", "", "")
         if not one.objection:
             sent = ", ".join(f"{size / 1e6:,.2f} {kind}" for kind, size in one.sent.items() if size)
             figures = str(one.batch_size), f"{one.seconds:,.3f}", f"{one.waiting:.1%}", sent or "0"
-        table.add_row(one.written, *figures, snapshot_reason(one, found))
-    print_table(table, console)
+        table.add_row(one.written, *(figures[number] for number in shown), snapshot_reason(one, found))
+    print_table(table, console, wide=wide)
 
 
 def snapshot_reason(one: SnapshotCandidate, found: Sequence[SnapshotCandidate]) -> str:

@@ -150,7 +150,7 @@ def _recommend(
     compressions = chosen_compressions(options.gradient_compression)
     on_gpu = _on_gpu(where.accelerator)
     plans = SnapshotCandidates(data, costs, groups, cluster, on_gpu, compressions, where.epochs).all()
-    print_snapshot_plans(plans, console)
+    print_snapshot_plans(plans, console, wide=where.wide)
     first = plans[0]
     trained = Trained(of_data, of_task, where.accelerator, where.epochs)
     recipe = snapshot_recipe_of(first.strategy, first.options, first.batch_size, cluster, trained)

@@ -16,15 +16,18 @@ from lightning_tgnn.files.memory import readable_size
 _SHOWN = 12
 
 
-def print_plans(found: Sequence[Assessment], console: Console) -> None:
+_WIDE = ("state/machine", "sent/event", "updates lost", "staleness")
+
+
+def print_plans(found: Sequence[Assessment], console: Console, *, wide: bool = False) -> None:
     """Print a row for each plan, the recommended one first.
 
     Args:
         found: As `planner.rank` returns them.
         console: Where to.
+        wide: Whether the table has all columns.
     """
-    columns = ("plan", "batch", "events/s", "state/machine", "sent/event", "updates lost", "staleness", "why")
-    table = Table(*columns)
+    table = Table("plan", "batch", "events/s", *(_WIDE if wide else ()), "why")
     for column in table.columns[1:-1]:
         column.justify = "right"
     for place, one in enumerate(found[:_SHOWN]):
@@ -32,13 +35,10 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
             one.candidate.written,
             f"{one.candidate.batch_size:,}",
             f"{one.events_per_second:,.0f}",
-            readable_size(round(one.state_bytes)),
-            f"{one.sent_per_event:,.0f} B",
-            f"{one.loss:.0%}",
-            str(one.staleness),
+            *(_more(one) if wide else ()),
             reason(one, found, place),
         )
-    print_table(table, console)
+    print_table(table, console, wide=wide)
     if note := where_state_belongs(found):
         console.out(note, highlight=False)
     hidden = found[_SHOWN:]
@@ -49,6 +49,12 @@ def print_plans(found: Sequence[Assessment], console: Console) -> None:
         console.out(line, highlight=False)
     if slower := len(hidden) - len(left_out):
         console.out(f"slower and in plan.json: {slower} more", highlight=False)
+
+
+def _more(one: Assessment) -> tuple[str, ...]:
+    """Return what stands in the further columns of the wide table."""
+    sent = f"{one.sent_per_event:,.0f} B"
+    return readable_size(round(one.state_bytes)), sent, f"{one.loss:.0%}", str(one.staleness)
 
 
 def where_state_belongs(found: Sequence[Assessment]) -> str:

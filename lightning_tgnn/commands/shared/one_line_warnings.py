@@ -6,25 +6,23 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-_PACKAGE = Path(__file__).parents[2]
 
 
 @contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Show warnings of this package without the line of its source, which tells who runs a command nothing.
+    """Show each warning once, without the line of the source that it is from, which tells who runs a command nothing.
 
     What Lightning will have to change for a later torch is for its developers; ``python -W`` shows it.
     """
-    of_others = warnings.formatwarning
+    before, shown = warnings.formatwarning, set[str]()
 
     def formatted(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
-        if Path(filename).is_relative_to(_PACKAGE):
-            return f"warning: {message}\n"
-        return of_others(message, category, filename, lineno, line)
+        said = f"warning: {message}\n"
+        is_new = said not in shown
+        shown.add(said)
+        return said if is_new else ""
 
     with warnings.catch_warnings():
         if not sys.warnoptions:
@@ -33,4 +31,4 @@ def warnings_in_one_line() -> Iterator[None]:
         try:
             yield
         finally:
-            warnings.formatwarning = of_others
+            warnings.formatwarning = before

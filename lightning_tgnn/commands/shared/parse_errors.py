@@ -16,7 +16,14 @@ from inspect import isclass, signature
 from itertools import pairwise
 from typing import NoReturn
 
-from lightning_tgnn.checks import InvalidArgumentError, cure_of_failed_import, did_you_mean, refusal, shown
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    cure_of_failed_import,
+    cure_of_missing_module,
+    did_you_mean,
+    refusal,
+    shown,
+)
 
 _WITH_VALUE = r"(?:Given value|Got value): "
 _TYPES = {
@@ -156,7 +163,7 @@ def _unknown_class(found: re.Match[str], told: _Told) -> str:
     cure = did_you_mean(short, names) or "give a name or an import path such as package.module.Class"
     missing = re.search(r"No module named '([^']+)'", told.message)
     if missing and missing[1].partition(".")[0] not in sys.modules and short not in names:
-        cure = f"check the name, and that Python finds its file, say by PYTHONPATH=. ({missing[0]})"
+        cure = cure_of_missing_module(missing[0])
     article = "an" if kind[0] in "AEIO" else "a"
     return refusal(told.key, f"the name or import path of {article} {kind}", given, cure)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -58,8 +59,9 @@ def print_report(
         seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
     console = console or Console()
-    print_table(_table(figures), console)
-    lines = []
+    if any(_is_in_table(name) for name in figures):
+        print_table(_table(figures), console)
+    lines = [f"{name}: {value:.4f}" for name, value in figures.items() if not _is_in_table(name)]
     if best is not None:
         lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
     if seconds:
@@ -89,18 +91,28 @@ def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) 
     return lines
 
 
-def print_table(table: Table, console: Console | None = None) -> None:
-    """Print a table with all that is in it, also where that is wider than the terminal, or than a file is taken to be.
+def print_table(table: Table, console: Console | None = None, *, wide: bool = False) -> None:
+    """Print a table with all that is in it.
 
-    Names may have brackets or colons, which rich would take for markup or emojis.
+    On a terminal it gets no wider than that: without lines between columns where it would, and with texts on several
+    lines where that is not enough. A file or a pipe gets each row on one line, as a program reads it. Names may have
+    brackets or colons, which rich would take for markup or emojis.
 
     Args:
         table: What to print.
         console: Where to; standard output if None.
+        wide: Whether it may be wider than the terminal.
     """
     console = console or Console()
     needed = Console(file=console.file, width=_WIDEST, markup=False, emoji=False).measure(table).maximum
-    Console(file=console.file, width=max(console.width, needed), markup=False, emoji=False).print(table)
+    width = console.width
+    if console.is_terminal and not wide:
+        if needed > width:
+            table.box, table.pad_edge = SIMPLE_HEAD, False
+    else:
+        width = max(width, needed)
+    terminal = console.is_terminal
+    Console(file=console.file, width=width, markup=False, emoji=False, force_terminal=terminal).print(table)
 
 
 def time_line(seconds: Mapping[str, float]) -> str:
@@ -115,6 +127,10 @@ def time_line(seconds: Mapping[str, float]) -> str:
     shares = ", ".join(f"{stage} {stages[stage] / total:.0%}".replace("%", " %") for stage in longest if total)
     line = f"time: training steps {total:.1f} s" + (f" ({shares})" if shares else "")
     return f"{line}, validation {seconds['validation']:.1f} s" if "validation" in seconds else line
+
+
+def _is_in_table(name: str) -> bool:
+    return any(name.startswith(f"{split}/") and "/" not in name.removeprefix(f"{split}/") for split in _SPLITS)
 
 
 def _table(figures: Mapping[str, float]) -> Table:

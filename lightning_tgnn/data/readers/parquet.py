@@ -38,7 +38,7 @@ def read_parquet(
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        cure = "pip install 'lightning-tgnn[parquet]', or write the table as CSV"
+        cure = "pip install pyarrow, or write the table as CSV"
         raise InvalidArgumentError(refusal(str(path), "no Parquet file without pyarrow", path.name, cure)) from error
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -87,7 +87,7 @@ def _addresses(name: str) -> Mapping[str, str]:
         from tgb.utils import info
     except ImportError as error:
         requirement = "a data set whose library is installed"
-        cure = "pip install 'lightning-tgnn[tgb]'"
+        cure = "pip install py-tgb"
         raise InvalidArgumentError(refusal("source", requirement, f"{name}, of py-tgb", cure)) from error
     if name not in info.DATA_URL_DICT:
         known = ", ".join(one for one in info.DATA_URL_DICT if one in TGB_NAMES)

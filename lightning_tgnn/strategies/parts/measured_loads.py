@@ -77,6 +77,10 @@ class MeasuredLoads:
         """Return seconds [l] of products that are kept, and so are not in `forward`."""
         return self._added(self._kept, vertices, edges)
 
+    def predicts(self, operator: str) -> bool:
+        """Return whether an operator has predicted seconds; one whose products are kept does no work any more."""
+        return operator in self.model.loads and operator not in self._kept
+
     def _operators(self, *, last: bool) -> set[str]:
         others = {BACKWARD, LAST_BACKWARD, HEAD, *self._kept, *(() if last else self.model.last_only)}
         return self.model.loads.keys() - others

@@ -163,7 +163,7 @@ class SnapshotState:
             self._know(LoadModel.fit(measured))
             self._choose()
         elif self.loads is not None and measured:
-            known = [one for one in measured if one.operator in self.loads.model.loads]
+            known = [one for one in measured if self.loads.predicts(one.operator)]
             self.error = self.loads.model.error(known)
             worst = ", ".join(f"{name} {error:.0%}" for name, error in self.error.items())
             rank_zero_info(f"predicted seconds of snapshots, in an epoch that was not fitted, are off by: {worst}")

@@ -1,0 +1,34 @@
+"""What libraries write past Python, into file descriptor 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_one_at_a_time = threading.RLock()
+
+
+@contextmanager
+def without_native_output(mark: str) -> Iterator[None]:
+    """Leave out what is written into file descriptor 2 in the meantime, if it holds a text; the rest is passed on.
+
+    Args:
+        mark: The text, such as the name of a file of C++ that a line begins with.
+    """
+    with _one_at_a_time, tempfile.TemporaryFile() as held:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            held.seek(0)
+            said = held.read()
+            if mark.encode() not in said:
+                os.write(kept, said)
+            os.close(kept)
