@@ -10,6 +10,7 @@ from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_lin
 
 DESCRIPTION = """Train, validate and test temporal graph neural networks on event streams.
 
+  lightning-tgnn recipes quickstart                                copy a recipe into recipes/; without a name, list
   lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
   lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
   lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
@@ -45,7 +46,7 @@ def _run(name: str, arguments: Sequence[str]) -> None:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     name: partial(_run, name)
-    for name in ("bench", "data", "partition", "plan", "predict", "pretrain-static", "report", "simulate")
+    for name in ("bench", "data", "partition", "plan", "predict", "pretrain-static", "recipes", "report", "simulate")
 }
 
 __all__ = ["COMMANDS", "DESCRIPTION"]

@@ -23,6 +23,7 @@ from lightning_tgnn.commands.bench import events
 from lightning_tgnn.commands.bench.comparison import Processes
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import summed_flows
+from lightning_tgnn.commands.bench.tables import _say_if_alike
 from lightning_tgnn.commands.partition.nodes import MAKERS
 from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import RankLayout
@@ -355,3 +356,22 @@ def test_processes_that_others_have_started(monkeypatch):
     assert (os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"]) == ("1", "1")
     with pytest.raises(InvalidArgumentError, match=r"devices must be 2, as the processes have been started, got 4"):
         Processes.of(4, None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "alike"),
+    [
+        ({"sven": [90.0, 110.0, 100.0], "depcache": [80.0, 91.0, 85.0], "depcomm": [70.0, 89.9, 60.0]}, "depcache"),
+        ({"sven": [90.0, 110.0], "depcomm": [70.0, 89.9]}, None),
+        ({"sven": [90.0]}, None),
+    ],
+)
+def test_bench_says_which_rounds_overlap(rounds, alike, capsys):
+    results = {
+        name: {"events_per_second": sorted(each)[len(each) // 2], "events_per_second_of_rounds": each}
+        for name, each in rounds.items()
+    }
+    _say_if_alike(results, "events_per_second", higher_is_faster=True)
+    printed = capsys.readouterr().out
+    said = f"rounds overlap: sven is not distinguishable from {alike} here; take auto-state"
+    assert printed.startswith(said) if alike else not printed

@@ -335,7 +335,7 @@ def test_options_are_written_out(capsys):
     assert "got '--sourc'; did you mean '--source'?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["bench", "plan", "predict", "simulate"])
+@pytest.mark.parametrize("command", ["predict", "simulate", "partition"])
 def test_a_recipe_is_no_file_of_options(command, capsys):
     with pytest.raises(SystemExit):
         main([command, "--config=recipes/cdfgnn_synthetic.yaml"])

@@ -230,6 +230,7 @@ class Rank:
             strategy=SimpleNamespace(optimizers=[self.optimizer]),
             fit_loop=SimpleNamespace(epoch_loop=loop),
             accumulate_grad_batches=1,
+            profiler=None,
             gradient_clip_val=None,
             gradient_clip_algorithm=None,
             precision_plugin=SimpleNamespace(_clip_gradients=lambda *given, **options: self.clip()),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, GradientAccumulationScheduler
+from lightning.pytorch.profilers import PyTorchProfiler
 
 from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
@@ -78,6 +79,7 @@ def test_a_staleness_of_its_own_does_not_go_with_accumulation(staleness, windows
         precision="32-true",
         lightning_module=SimpleNamespace(automatic_optimization=True),
         accumulate_grad_batches=windows.get("accumulate_grad_batches", 1),
+        profiler=None,
         callbacks=callbacks,
     )
     updates = opened(3, staleness=staleness)
@@ -262,11 +264,23 @@ def test_batches_that_are_trained_at_once(strategy, count, monkeypatch):
 def test_averages_of_weights_that_differ_from_rank_to_rank_are_refused(ranks):
     task = SimpleNamespace(automatic_optimization=True)
     run = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="32-true", callbacks=[], lightning_module=task)
-    run.accumulate_grad_batches, run.gradient_clip_val = 1, None
+    run.accumulate_grad_batches, run.gradient_clip_val, run.profiler = 1, None, None
     opened(ranks).check(run)
     run.callbacks = [EMAWeightAveraging()]
     if ranks == 1:
         opened(ranks).check(run)
         return
     with pytest.raises(InvalidArgumentError, match=r"WeightAveraging must be left out: .*, got 'EMAWeightAveraging'"):
+        opened(ranks).check(run)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_profiler_that_crashes_beside_receipts_is_refused(ranks):
+    task = SimpleNamespace(automatic_optimization=True)
+    run = SimpleNamespace(state=SimpleNamespace(fn="fit"), precision="32-true", callbacks=[], lightning_module=task)
+    run.accumulate_grad_batches, run.gradient_clip_val, run.profiler = 1, None, PyTorchProfiler()
+    if ranks == 1:
+        opened(ranks).check(run)
+        return
+    with pytest.raises(InvalidArgumentError, match="profiler must be another one"):
         opened(ranks).check(run)

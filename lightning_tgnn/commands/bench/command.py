@@ -8,6 +8,7 @@ from lightning_tgnn.commands.bench.events import bench_events, event_options
 from lightning_tgnn.commands.bench.graph import bench_graph, graph_options
 from lightning_tgnn.commands.bench.snapshots import bench_snapshots, snapshot_options
 from lightning_tgnn.commands.shared.kinds import EVENTS, GRAPH, SNAPSHOTS, Side, run_for_kind
+from lightning_tgnn.commands.shared.recipe_options import with_recipes_as_options
 
 
 def bench(arguments: Sequence[str]) -> None:
@@ -21,4 +22,4 @@ def bench(arguments: Sequence[str]) -> None:
         GRAPH: Side(graph_options(), bench_graph),
         SNAPSHOTS: Side(snapshot_options(), bench_snapshots),
     }
-    run_for_kind("bench", arguments, sides)
+    run_for_kind("bench", with_recipes_as_options(arguments), sides)

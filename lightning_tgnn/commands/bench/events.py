@@ -24,6 +24,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: events
   lightning-tgnn bench --source wikipedia.txt.gz --strategies sven,depcomm,depcache --devices 2
   torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
     --no-python lightning-tgnn bench --source wikipedia.txt.gz      the same on each of two hosts
+  lightning-tgnn bench --config RECIPE                              on the data and the model of a recipe of fit
   lightning-tgnn bench --kind graph --help                          strategies for static graphs
 
 Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.

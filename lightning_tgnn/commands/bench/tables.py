@@ -43,6 +43,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
         output: Folder of the JSON file.
     """
     print_table(_table(results))
+    _say_if_alike(results, "events_per_second", higher_is_faster=True)
     steps = f"{about['steps']} steps after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {steps}")
     if about["steps"] < about["steps_asked"]:
@@ -56,6 +57,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on a static graph; arguments as those of `print_bench`."""
     print_table(_graph_table(results))
+    _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
     say("B: bytes sent between replicas, mean of all epochs, without the all-reduce of gradients")
@@ -66,6 +68,7 @@ def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any],
 def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on snapshots; arguments as those of `print_bench`."""
     print_table(_snapshot_table(results))
+    _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     counted = about["epochs"] - about["warmup"]
     epochs = f"{counted} epochs after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['snapshots']:,} snapshots; {epochs}")
@@ -74,6 +77,20 @@ def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, An
         "in memory: bytes that ranks of a machine hand over without sending; a note of 8 bytes says that they are there"
     )
     say(f"results: {Path(output) / 'bench.json'}")
+
+
+def _say_if_alike(results: dict[str, dict[str, Any]], speed: str, *, higher_is_faster: bool) -> None:
+    """Say of which strategies the rounds overlap with the rounds of the fastest one."""
+    sign = 1 if higher_is_faster else -1
+    if len(results) < 2:
+        return
+    of_rounds = {name: [sign * each for each in held[f"{speed}_of_rounds"]] for name, held in results.items()}
+    first = max(of_rounds, key=lambda name: sign * results[name][speed])
+    alike = [name for name, rounds in of_rounds.items() if name != first and max(rounds) >= min(of_rounds[first])]
+    if alike:
+        others = ", ".join(alike)
+        cure = "; take auto-state, which chooses for itself" if speed == "events_per_second" else ""
+        say(f"rounds overlap: {first} is not distinguishable from {others} here{cure}; more --rounds may tell")
 
 
 def _counting(rounds: int) -> str:

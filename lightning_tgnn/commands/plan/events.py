@@ -33,6 +33,7 @@ from lightning_tgnn.tasks import LinkPrediction
 _DESCRIPTION = """Choose a strategy for a cluster: measure training on this machine, simulate all plans, recommend one.
 
   lightning-tgnn plan --source wikipedia.txt.gz --machines 4 --devices 8 --link 10000:0.1 --memory 64
+  lightning-tgnn plan --config RECIPE --machines 4                  for the data and the model of a recipe of fit
   lightning-tgnn plan --kind snapshots --help                       strategies for groups of snapshots
 
 Some processes train for some steps with each strategy: the seconds of stages are those of this machine, with as many

@@ -134,7 +134,7 @@ def said_of_spread(spread: float, plans: Sequence[Assessment]) -> str:
     close = sum(plan.events_per_second >= least for plan in fitting)
     if close < 2:
         return said
-    return f"{said}: {close} plans are not further apart; more --rounds, or lightning-tgnn bench, tell them apart"
+    return f"{said}: the first {close} plans are not distinguishable here; take auto-state, or more --rounds"
 
 
 def figures_of(one: Assessment) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -140,7 +141,8 @@ class OrderedUpdates:
         """Refuse what gradients that come late cannot go with.
 
         Raises:
-            InvalidArgumentError: The Trainer scales losses, averages weights, or accumulates gradients with an ``s``.
+            InvalidArgumentError: The Trainer scales losses, averages weights, profiles with torch, or accumulates
+                gradients with an ``s``.
         """
         if trainer.state.fn != "fit" or not self._takes_turns:
             return
@@ -153,6 +155,10 @@ class OrderedUpdates:
                 cure = "take strategy='sven', or StochasticWeightAveraging, which averages once an epoch"
                 requirement = "left out: each rank would average other weights"
                 raise InvalidArgumentError(refusal("WeightAveraging", requirement, type(callback).__name__, cure))
+        if isinstance(trainer.profiler, PyTorchProfiler):  # type: ignore[attr-defined]
+            # torch crashes where its profiler turns to another cycle while gloo waits for a receipt.
+            cure = "take SystemMonitor and TimelineMonitor, or profile one process"
+            raise InvalidArgumentError(refusal("profiler", "another one where ranks take turns", "'pytorch'", cure))
         assert trainer.lightning_module is not None
         if not trainer.lightning_module.automatic_optimization:
             cure = "take strategy='sven'"
