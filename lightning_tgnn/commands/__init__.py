@@ -28,7 +28,7 @@ Beside the subcommands below there are these, with a --help of their own:
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
   lightning-tgnn plan --source FILE --machines 4 --devices 8       choose a strategy for a cluster, write its recipe
   lightning-tgnn simulate --strategy pipetgl --stages runs/NAME/version_0   time strategies on any number of ranks
-  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run
+  lightning-tgnn report runs/NAME/version_0                        one HTML page of a run, or of several
 """
 
 

@@ -25,6 +25,7 @@ from lightning_tgnn.metrics.classification import metric_names
 from lightning_tgnn.tasks.early_stops import EarlyStops
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
 from lightning_tgnn.tasks.fit_progress import FitProgress
+from lightning_tgnn.tasks.hparams_tab import show_hyperparameters
 from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.saving_callbacks import guard_files
@@ -161,6 +162,7 @@ class TrainedTask(RestorableTask):
         self._backward_in = None  # a tuner runs the first batches of a fit several times
         self._fit_progress.begin(self.trainer)
         self._early_stops.begin(self.trainer)
+        show_hyperparameters(self.trainer, self.logged_names)
         saved, self._saved_gradients = self._saved_gradients, {}
         if self.trainer.ckpt_path is not None:
             restore_accumulated_gradients(saved, self.trainer)

@@ -251,6 +251,9 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
     }
     keys |= {"time/embed", "redundancy/eta_1", "system/events_per_second"}
     assert keys <= set(logged.Tags()["scalars"])
+    shown = logged.PluginTagToContent("hparams")
+    assert b"memory_dim" in shown["_hparams_/session_start_info"]
+    assert b"test/ap" in shown["_hparams_/experiment"]
     log = read_run(folder)
     during = validation_in_training(log)["val/ap"]
     assert during.steps == [0, 1, 2]

@@ -407,3 +407,46 @@ def test_a_tag_of_another_kind_hides_no_other(tmp_path, capsys):
         writer.add_scalar("time/embed", 0.5, 1)
     reported(capsys, tmp_path / "run")
     assert stage_seconds(read_run(tmp_path / "run")) == {}
+
+
+def test_baselines_have_a_chart_and_a_table_of_their_own(tmp_path):
+    with SummaryWriter(write_run(tmp_path)) as writer:
+        for step in (10, 20, 30):
+            writer.add_scalar("val/edgebank/ap", 0.7, step)
+        writer.add_scalar("test/edgebank/ap", 0.72, 31)
+    main(["report", str(tmp_path)])
+    page = (tmp_path / "report.html").read_text()
+    metrics, baselines = page.split("<h2>Metrics</h2>")[1].split("<h2>Baselines</h2>")
+    assert "edgebank" not in metrics
+    assert "<td>edgebank/ap</td>" in baselines
+    svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    (validation,), (others,) = ([svg for svg in svgs if f">{title}<" in svg] for title in ("validation", "baselines"))
+    assert ">val/ap<" in validation
+    assert "edgebank" not in validation
+    assert others != validation
+
+
+def test_runs_are_compared_on_one_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    other = {**CONFIG, "model": {**CONFIG["model"], "init_args": {"model": "jodie", "lr": 0.001}}}
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b" / "version_3", losses=(0.8,), config=other)
+    write_run(tmp_path / "c", config=None)
+    main(["report", "a", "b", "c"])
+    printed = capsys.readouterr().out
+    assert "page: comparison.html" in printed
+    assert "b/version_3: version_3 is the latest version that has trained in b" in printed
+    assert "c: no settings: " in printed
+    page = (tmp_path / "comparison.html").read_text()
+    rows = {row[0]: row[1:] for row in (re.findall(r"<t[dh]>(.*?)</t[dh]>", line) for line in page.splitlines()) if row}
+    assert rows["model.model"] == ["tgn", "jodie", ""]
+    assert rows["ap, best validation"] == ["0.9500", "0.8000", "0.9500"]
+    assert rows["ap, test"] == ["0.8750"] * 3
+    assert rows["events_per_second"] == ["1,000.0"] * 3
+    assert "<script>alert" not in page
+    assert page.count("<svg") == 3  # the loss, AP and loss in validation
+    main(["report", "a", "c"])  # over a page of before
+    assert "version_3" not in (tmp_path / "comparison.html").read_text()
+    (tmp_path / "comparison.html").write_text("mine")
+    with pytest.raises(SystemExit, match="output must be a new file, or a page of a run to replace"):
+        main(["report", "a", "c"])

@@ -114,3 +114,19 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     assert repeated == ["lightning-tgnn", *words, "--ckpt_path"]
     steps = {str(saved.relative_to(tmp_path)): steps_of(saved) for saved in last.parent.glob("*.ckpt")}
     assert steps[path] == max(steps.values())  # the best is saved before the last: Ctrl-C can come between them
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_end_print_no_frames_of_torch(method):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    script = [sys.executable, ROOT / "tests" / "multiprocess" / "interrupted.py", method]
+    with subprocess.Popen(
+        script, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as run:
+        try:
+            said, _ = run.communicate(timeout=150)
+        finally:
+            ended(run)
+    assert "KeyboardInterrupt" in said
+    assert "frame #" not in said
+    assert "[c10d]" not in said

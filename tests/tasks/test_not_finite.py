@@ -320,3 +320,10 @@ def test_a_second_fit_saves_on_exceptions_again(tmp_path):
     fault.what = "nothing"
     trainer.fit(links()[1], datamodule=data)
     assert keep.save_on_exception
+
+
+def test_a_learning_rate_that_overflows_is_one_line():
+    task = NodeClassification(lr=1e39, hidden_dim=4)
+    data = FullGraphDataModule(generate_graph(num_nodes=60, num_edges=200, seed=0))
+    with pytest.raises(NotFiniteError, match=r"the learning rate must be one that float32 holds, got 1e\+39"):
+        pl.Trainer(max_epochs=3, enable_checkpointing=False, **QUIET).fit(task, datamodule=data)

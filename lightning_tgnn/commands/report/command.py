@@ -1,4 +1,4 @@
-"""``lightning-tgnn report``: one HTML page of a run."""
+"""``lightning-tgnn report``: one HTML page of a run, or of several beside each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import yaml
 from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
+from lightning_tgnn.commands.report.comparison import comparison_of
 from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.report.run_page import is_page, page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
@@ -19,8 +20,9 @@ _DESCRIPTION = """Write one HTML page of a run from its logs: figures, settings,
 
   lightning-tgnn report runs/quickstart/version_0
   lightning-tgnn report runs/quickstart --output quickstart.html     the latest version that has trained
+  lightning-tgnn report runs/a runs/b                                compares runs: settings that differ, metrics, speed
 """
-_OUTPUT = "The page, a new file or a page of before; report.html in the folder of the run by default."
+_OUTPUT = "The page, a new file or a page of before; report.html in the folder of the run, or comparison.html here."
 _ENDINGS = (".html", ".htm")
 _SETTINGS_FILES = ("config.yaml", "hparams.yaml")
 
@@ -39,22 +41,31 @@ def report(arguments: Sequence[str]) -> None:
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="Folder of a run, or of its versions.")
+    parser.add_argument("run_dir", metavar="RUN_DIR", nargs="+", help="Folder of a run, or of its versions.")
     parser.add_argument("--output", help=_OUTPUT)
     chosen = parser.parse_args(arguments)
-    given, run_dir = chosen.output and Path(with_home(chosen.output)), Path(with_home(chosen.run_dir))
+    given, run_dirs = chosen.output and Path(with_home(chosen.output)), [Path(with_home(one)) for one in chosen.run_dir]
     if given:
         check_ending("output", given, *_ENDINGS)
         _check_kept(given)
-    log = read_latest(run_dir)
-    folder = log.folder
-    settings, without = read_settings(folder)
-    notices = [*log.notices, *([] if without is None else [without])]
-    if folder != run_dir:
-        which = "the latest version that has trained" if log.has_trained else "the latest version"
-        notices.insert(0, f"{folder.name} is {which} in {run_dir}")
-    output = given or folder / "report.html"
-    write_text(output, page_of(log, settings, notices))
+    logs = [read_latest(run_dir) for run_dir in run_dirs]
+    settings, notices = list[dict[str, str]](), list[str]()
+    for log, run_dir in zip(logs, run_dirs, strict=True):
+        held, without = read_settings(log.folder)
+        settings.append(held)
+        said = [*log.notices, *([] if without is None else [without])]
+        if log.folder != run_dir:
+            which = "the latest version that has trained" if log.has_trained else "the latest version"
+            said.insert(0, f"{log.folder.name} is {which} in {run_dir}")
+        notices += said if len(logs) == 1 else [f"{log.folder}: {line}" for line in said]
+    if len(logs) == 1:
+        output = given or logs[0].folder / "report.html"
+        page = page_of(logs[0], settings[0], notices)
+    else:
+        output = given or Path("comparison.html")
+        _check_kept(output)
+        page = comparison_of(logs, settings, notices)
+    write_text(output, page)
     console = Console()
     for line in (*notices, f"page: {output}"):
         console.out(line, highlight=False)

@@ -31,6 +31,16 @@ def figure_rows(log: RunLog) -> list[tuple[str, ...]]:
     return rows
 
 
+def is_of_baseline(tag: str) -> bool:
+    """Whether a metric of validation or test is that of a baseline beside the model.
+
+    >>> is_of_baseline("val/edgebank/ap"), is_of_baseline("test/majority"), is_of_baseline("val/ap")
+    (True, True, False)
+    """
+    name = tag.partition("/")[2]
+    return "/" in name or name == "majority"
+
+
 def validation_in_training(log: RunLog) -> dict[str, Series]:
     """Return the curves of validation, without what was validated beside the test.
 

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.commands.report import run_charts
-from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, stage_shares, validation_in_training
+from lightning_tgnn.commands.report.run_figures import (
+    figure_rows,
+    is_of_baseline,
+    stage_seconds,
+    stage_shares,
+    validation_in_training,
+)
 from lightning_tgnn.commands.report.run_log import RunLog, Series
 
 _SHOWN = ("train/loss", "train/accuracy", "system/events_per_second", "system/milliseconds_per_step")
@@ -44,12 +50,14 @@ def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str
     source = files("lightning_tgnn.commands.report").joinpath("report.html").read_text(encoding="utf-8")
     # Everything that comes from a run is escaped; what is not are our own charts, marked so in the template.
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(source)
-    stages = stage_seconds(log)
+    stages, rows = stage_seconds(log), figure_rows(log)
+    baselines = [row for row in rows if is_of_baseline(f"test/{row[0]}")]
+    own = [row for row in rows if row not in baselines]
     return template.render(
         folder=str(log.folder),
         facts=_facts(log, settings),
         notices=notices,
-        figures=figure_rows(log),
+        figures={"Metrics": own, "Baselines": baselines},
         stages=_stage_rows(stages),
         charts=_sections(log, stages),
         settings=settings,
@@ -113,7 +121,10 @@ def _curves(log: RunLog) -> list[str]:
     scalars = log.of_kind("scalars")
     charts = [run_charts.lines({tag: scalars[tag]}, title=tag) for tag in _SHOWN if tag in scalars]
     if validation := validation_in_training(log):
-        charts.insert(1, run_charts.lines(validation, title="validation"))
+        for title, of_baselines in (("baselines", True), ("validation", False)):
+            chosen = {tag: curve for tag, curve in validation.items() if is_of_baseline(tag) == of_baselines}
+            if chosen:
+                charts.insert(1, run_charts.lines(chosen, title=title))
     return charts
 
 
