@@ -386,6 +386,8 @@ def test_a_recipe_says_where_it_runs_and_how_long():
     assert recipe["data"]["init_args"] == {"source": "events.csv", "past": "batch", "batch_size": 200}
     assert recipe["model"]["init_args"] == {"model": "jodie"}
     assert "# An epoch trains every event 4 times." in text
+    broken_off = recipe["trainer"]["callbacks"][-1]["init_args"]
+    assert (broken_off["every_n_train_steps"], broken_off["save_on_exception"]) == (1000, True)
 
 
 @pytest.mark.usefixtures("in_own_group")
@@ -398,6 +400,7 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(tmp_path, monkeypatch, capsys)
     printed = capsys.readouterr().out
     assert "recommended: " in printed
     assert "recipe: lightning-tgnn fit --config runs/plan/recipe.yaml" in printed
+    assert "beside each other: lightning-tgnn bench --config runs/plan/recipe.yaml --strategies " in printed
     assert json.loads((tmp_path / "runs/plan/plan.json").read_text())["measured"]["processes"] == 1
     main(["simulate", "--strategy=disttgl,sven", "--stages=runs/plan/costs.yaml", "--ranks=1,4", "--turns=4"])
     assert "4 turns of 20 events per rank" in capsys.readouterr().out

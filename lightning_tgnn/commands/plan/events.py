@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, rank
+from lightning_tgnn.algorithms.schedules.planner import Assessment, Cluster, Stream, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
@@ -44,6 +45,9 @@ fastest, the one that costs least in accuracy.
 DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml, for
 lightning-tgnn simulate --stages.
 """
+
+
+_BENCHED = 3
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ def _recommend(
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
         *([] if remote is None else remote.said()),
         *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
+        *_measured_by(where, folder, plans),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
@@ -195,6 +200,15 @@ def _recommend(
     ]
     for line in lines:
         console.out(line, highlight=False)
+
+
+def _measured_by(where: ClusterOptions, folder: Path, plans: Sequence[Assessment]) -> list[str]:
+    """Return the command that measures the first plans, on the same batches."""
+    fitting = [one.candidate.written for one in plans if not one.objection][:_BENCHED]
+    if len(fitting) < 2:
+        return []
+    command = f"{where.start}lightning-tgnn bench --config {folder / 'recipe.yaml'}"
+    return [f"measure them beside each other: {command} --strategies {','.join(fitting)}"]
 
 
 def said_of_share(fixed_share: float | None) -> str:

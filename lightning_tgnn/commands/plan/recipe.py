@@ -124,6 +124,15 @@ def _trainer(
                 "class_path": "ModelCheckpoint",
                 "init_args": {"filename": "last", "save_on_train_epoch_end": True, "enable_version_counter": False},
             },
+            {
+                "class_path": "ModelCheckpoint",
+                "init_args": {
+                    "filename": "last",
+                    "every_n_train_steps": 1000,
+                    "save_on_exception": True,
+                    "enable_version_counter": False,
+                },
+            },
         ],
     }
 
