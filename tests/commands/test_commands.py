@@ -207,13 +207,17 @@ def test_bench_measures_two_processes(tmp_path):
     store = ["--synthetic.num_events=600", "--synthetic.num_destinations=50", "--synthetic.edge_feature_dim=4"]
     strategies = ["sven", "sven:staleness=0:partition=interval", "depcomm", "depcache"]
     options = [f"--output={tmp_path}", f"--strategies={','.join(strategies)}", *store, *sizes, *limits]
-    words = [str(Path(sys.executable).parent / "lightning-tgnn"), "bench", *options]
+    words = [str(Path(sys.executable).parent / "lightning-tgnn"), "bench", *options, "--one_process=true"]
     process = Started(run_console_script, (tmp_path, words), {}, tmp_path / "pipe")
-    code, printed = process.finish(time.monotonic() + 90)
+    code, printed = process.finish(time.monotonic() + 150)
     assert code == 0, printed
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["ranks"], found["steps"]) == (2, 4)
     assert list(found["strategies"]) == strategies
+    alone = found["one process"]  # on the same global batches
+    assert alone["events"] == found["strategies"]["sven"]["events"]
+    assert alone["sent_per_event"] == 0
+    assert re.search(r"one process +│ +[\d,]+ │", printed), printed
     for name, figures in found["strategies"].items():
         shown = name.replace(":staleness", ".*")  # a long name takes several lines
         assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", printed), printed

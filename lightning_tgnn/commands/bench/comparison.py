@@ -92,6 +92,7 @@ class RunOptions:
         accelerator: "cpu", "gpu" or "auto".
         rounds: Times that the strategies take turns; the round of median speed counts, for machines are noisy and the
             first to train pays for what the others find warm.
+        one_process: Whether one process alone is measured as well, on global batches of the same size.
         output: Folder of bench.json, which is overwritten.
     """
 
@@ -99,6 +100,7 @@ class RunOptions:
     num_nodes: int | None = None
     accelerator: str = "auto"
     rounds: int = 3
+    one_process: bool = False
     output: str = "runs/bench"
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class Comparison:
         learnt: Returns what a trained task is worth, given its Trainer, the task and whether this is the last round.
         speed: The figure by which rounds are ordered.
         higher_is_faster: Whether it is a rate, not a time.
+        alone: Metrics of one process, by the name of its row; may be empty.
         of_last: Figures that count of the last round.
         updates: Of the weights, counted from 0: those that are measured.
     """
@@ -166,6 +169,7 @@ class Comparison:
     learnt: Callable[[pl.Trainer, pl.LightningModule, bool], Figures]
     speed: str
     higher_is_faster: bool
+    alone: dict[str, Figures]
     of_last: Sequence[str]
     updates: range
 
@@ -183,7 +187,7 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
     processes = run.processes
     _check_output(Path(run.output))  # before training, which takes minutes
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
-    about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds}
+    about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds, **comparison.alone}
     runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
     for line in said_of_plain_gradients(comparison.contestants, comparison.updates) if processes.ranks > 1 else ():
         say(line)

@@ -12,6 +12,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import Figures, Meter, StepMeter
+from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_bench
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
@@ -80,6 +81,14 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
     def measured(is_last: bool) -> tuple[Meter, Limits]:
         return StepMeter(options.warmup, steps), _limits(options.epochs if is_last else 0, options.warmup + steps)
 
+    alone = measured_alone(
+        bench_events,
+        "depcache",
+        own,
+        of_run,
+        {**of_data, "batch_size": of_data["batch_size"] * run.processes.ranks},
+        of_task,
+    )
     comparison = Comparison(
         kind=EVENTS,
         contestants=contestants_of(options.strategies, EVENTS),
@@ -96,6 +105,7 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
         learnt=_average_precision,
         speed="events_per_second",
         higher_is_faster=True,
+        alone=alone,
         of_last=["val_ap"],
         updates=range(options.warmup, options.warmup + steps),
     )

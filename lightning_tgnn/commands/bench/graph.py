@@ -11,6 +11,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import EpochMeter, Figures, Meter
+from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_graph_bench
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.shared.options import Options
@@ -89,6 +90,7 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
         (tested,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
         return {"train_accuracy": trained, "test_accuracy": tested.get("test/accuracy")}
 
+    alone = measured_alone(bench_graph, "cdfgnn", own, of_run, of_data, of_task)
     comparison = Comparison(
         kind=GRAPH,
         contestants=contestants_of(options.strategies, GRAPH),
@@ -100,6 +102,7 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
         learnt=learnt,
         speed="seconds_per_epoch",
         higher_is_faster=False,
+        alone=alone,
         of_last=["train_accuracy", "test_accuracy"],
         updates=range(options.warmup, options.epochs),
     )

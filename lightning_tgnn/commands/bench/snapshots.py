@@ -14,6 +14,7 @@ from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
 from lightning_tgnn.commands.bench.meters import Figures, Meter, reduced, summed_flows
+from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
@@ -102,6 +103,7 @@ def bench_snapshots(
 
     data.batch_size = options.groups_per_update  # as of one device; the meter divides it
     updates = len(data.train_dataloader())
+    alone = measured_alone(bench_snapshots, "blad", own, of_run, of_data, of_task)
     comparison = Comparison(
         kind=SNAPSHOTS,
         contestants=contestants_of(options.strategies, SNAPSHOTS),
@@ -119,6 +121,7 @@ def bench_snapshots(
         learnt=learnt,
         speed="seconds_per_epoch",
         higher_is_faster=False,
+        alone=alone,
         of_last=["test_ap"],
         updates=range(options.warmup * updates, options.epochs * updates),
     )

@@ -14,6 +14,8 @@ from rich.table import Table
 
 from lightning_tgnn.commands.shared.printed import print_table
 
+ALONE = "one process"
+
 
 @contextmanager
 def without_setup_notes() -> Iterator[None]:
@@ -42,7 +44,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
         about: How they were measured.
         output: Folder of the JSON file.
     """
-    print_table(_table(results))
+    print_table(_table(_with_one_process(results, about)))
     _say_if_alike(results, "events_per_second", higher_is_faster=True)
     steps = f"{about['steps']} steps after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {steps}")
@@ -56,7 +58,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 @rank_zero_only
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on a static graph; arguments as those of `print_bench`."""
-    print_table(_graph_table(results))
+    print_table(_graph_table(_with_one_process(results, about)))
     _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
@@ -67,7 +69,7 @@ def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any],
 @rank_zero_only
 def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on snapshots; arguments as those of `print_bench`."""
-    print_table(_snapshot_table(results))
+    print_table(_snapshot_table(_with_one_process(results, about)))
     _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     counted = about["epochs"] - about["warmup"]
     epochs = f"{counted} epochs after {about['warmup']} others, {_counting(about['rounds'])}"
@@ -91,6 +93,10 @@ def _say_if_alike(results: dict[str, dict[str, Any]], speed: str, *, higher_is_f
         others = ", ".join(alike)
         cure = "; take auto-state, which chooses for itself" if speed == "events_per_second" else ""
         say(f"rounds overlap: {first} is not distinguishable from {others} here{cure}; more --rounds may tell")
+
+
+def _with_one_process(results: dict[str, dict[str, Any]], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {ALONE: about[ALONE], **results} if ALONE in about else results
 
 
 def _counting(rounds: int) -> str:

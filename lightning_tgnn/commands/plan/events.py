@@ -208,7 +208,7 @@ def _measured_by(where: ClusterOptions, folder: Path, plans: Sequence[Assessment
     if len(fitting) < 2:
         return []
     command = f"{where.start}lightning-tgnn bench --config {folder / 'recipe.yaml'}"
-    return [f"measure them beside each other: {command} --strategies {','.join(fitting)}"]
+    return [f"measure them beside each other: {command} --strategies {','.join(fitting)} --one_process true"]
 
 
 def said_of_share(fixed_share: float | None) -> str:
