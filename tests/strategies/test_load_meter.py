@@ -78,3 +78,10 @@ def test_a_last_snapshot_is_charged_with_what_it_takes_more():
     assert predicted.step(*sizes, last=True).tolist() == [60.0, 0.0]
     assert predicted.backward(*sizes).tolist() == [160.0, 0.0]
     assert predicted.backward(*sizes, targets).tolist() == [480.0, 1.5]
+
+
+def test_products_that_are_kept_have_no_forecast_to_be_wrong():
+    """They are formed in the first epoch, which is fitted, and cost nothing in the second, on which it is judged."""
+    model = LoadModel({"graph 1": Load(1e-3, 0.0, 0.0), "graph 2": Load(1e-3, 0.0, 0.0)})
+    loads = MeasuredLoads(model, {"graph 1"})
+    assert [loads.predicts(name) for name in ("graph 1", "graph 2", "graph 3")] == [False, True, False]
