@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
+from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
@@ -25,7 +25,6 @@ from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 BALANCED = "balanced"
-_FEW = 10
 
 
 class EventClassification(MemoryTask[Metric | MetricCollection]):
@@ -168,36 +167,18 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         counts = info.class_counts
         if counts is None or info.training_labels is None:
             return
-        found = [number for number, count in enumerate(counts) if count]
-        if info.multi_label:
-            per_class = info.training_labels // info.num_classes
-            told = [number for number in found if counts[number] < per_class]
-            received = "columns that are all 0 or all 1"
-        else:
-            told, received = found[1:], f"only class {', '.join(map(str, found))}"
-        if not told:
-            cure = (
-                "give labels of both kinds; a negative label stands for none: where classes are -1 and 1, write 0 and 1"
-            )
-            requirement = "of at least two classes in the training split"
-            raise InvalidArgumentError(refusal(f"the labels for {type(self).__name__}", requirement, received, cure))
+        if not info.multi_label:
+            check_classes(type(self).__name__, counts)
+            return
+        per_class = info.training_labels // info.num_classes
+        if not any(0 < count < per_class for count in counts):
+            refuse_classes(type(self).__name__, "columns that are all 0 or all 1")
 
     def on_fit_start(self) -> None:
         """Say how the labels of training are distributed."""
         super().on_fit_start()
-        info = self.info
-        if info is None or info.class_counts is None or info.multi_label or not sum(info.class_counts):
-            return
-        counts, name = info.class_counts, type(self).__name__
-        most = max(range(len(counts)), key=counts.__getitem__)
-        rank_zero_info(
-            f"{name}: {sum(counts):,} training labels of {sum(map(bool, counts))} classes; the most frequent, class"
-            f" {most}, has {counts[most] / sum(counts):.1%}"
-        )
-        missing = [str(number) for number, count in enumerate(counts) if not count]
-        if missing:
-            some = ", ".join(missing[:_FEW]) + (" ..." if len(missing) > _FEW else "")
-            rank_zero_warn(f"{name}: no training event is of class {some}; classes are numbered from 0")
+        if self.info is not None and not self.info.multi_label:
+            notice_classes(type(self).__name__, self.info.class_counts, "event")
 
     def balanced_weights(self, info: StreamInfo) -> Tensor:
         """Return the weight of each class, float32 [C], in inverse proportion to its training labels, 1 on average.

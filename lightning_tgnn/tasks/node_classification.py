@@ -23,6 +23,7 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1
 from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
@@ -159,9 +160,11 @@ class NodeClassification(OptimizedTask):
         """Build the model and its metrics for a graph.
 
         Raises:
-            InvalidArgumentError: ``model`` builds no `torch.nn.Module` that takes a subgraph and a replica sum.
+            InvalidArgumentError: ``model`` builds no `torch.nn.Module` that takes a subgraph and a replica sum, or all
+                training vertices are of one class.
         """
         check_default_dtype()
+        check_classes(type(self).__name__, info.class_counts)
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)
         check_graph_model(self.model)
@@ -211,6 +214,8 @@ class NodeClassification(OptimizedTask):
         super().on_fit_start()
         saved, self._saved_figures = self._saved_figures, None
         self.train_figures = None if self.trainer.ckpt_path is None else saved
+        assert self.info is not None
+        notice_classes(type(self).__name__, self.info.class_counts, "vertex")
 
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""

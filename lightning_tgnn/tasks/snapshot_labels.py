@@ -13,6 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.metrics import ClassMetrics
 from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
+from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
 from lightning_tgnn.tasks.group_order import embed_group
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
@@ -89,6 +90,22 @@ class _LabelledTargets(SnapshotModule):
 
 class _ClassifiedTargets(_LabelledTargets):
     figure = "f1"
+
+    def build(self, info: SnapshotInfo) -> None:
+        """Build model, head and metrics for a sequence of snapshots.
+
+        Raises:
+            InvalidArgumentError: The task or the model cannot be trained on them, or all training labels are of one
+                class.
+        """
+        check_classes(type(self).__name__, info.class_counts)
+        super().build(info)
+
+    def on_fit_start(self) -> None:
+        """Say how the labels of training are distributed."""
+        super().on_fit_start()
+        assert self.info is not None
+        notice_classes(type(self).__name__, self.info.class_counts, "target")
 
     def num_outputs(self, info: SnapshotInfo) -> int:
         """Return C."""

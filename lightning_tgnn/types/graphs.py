@@ -6,7 +6,7 @@ rank's subgraph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -26,6 +26,7 @@ class GraphInfo:
         num_classes: C.
         fingerprint: Digest of edges, labels and splits, to tell one graph from another.
         features: Digest of some rows of the features, evenly spread; None if unknown.
+        class_counts: Training vertices of each class; None if unknown.
     """
 
     num_nodes: int
@@ -34,6 +35,7 @@ class GraphInfo:
     num_classes: int
     fingerprint: str
     features: str | None = None
+    class_counts: tuple[int, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ group, one for every vertex that it knows of; ``d`` width of an embedding; ``q``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ class SnapshotInfo:
         num_classes: Classes of the labels of vertices or edges, at least 2; 0 without labels, 1 if labels are real
             numbers.
         fingerprint: Digest of edges, features and labels, to tell one sequence from another.
+        class_counts: Training labels of each class; None without classes, or if unknown.
     """
 
     num_nodes: int
@@ -38,6 +39,7 @@ class SnapshotInfo:
     num_relations: int
     num_classes: int
     fingerprint: str
+    class_counts: tuple[int, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, repr=False)

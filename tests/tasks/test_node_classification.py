@@ -119,14 +119,21 @@ def test_options_of_the_strategy_are_checked(options, message):
         CDFGNNStrategy(**options)
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat"])
-def test_a_single_class_is_always_right(model):
-    graph = Graph(**parts() | {"labels": torch.tensor([0, 0, 0, -1])})
-    runner, task = trainer(max_epochs=2), NodeClassification(model, hidden_dim=4)
-    runner.fit(task, datamodule=FullGraphDataModule(graph))
-    assert runner.callback_metrics["train/accuracy"] == 1
-    (figures,) = runner.test(task, datamodule=FullGraphDataModule(graph), verbose=False)
-    assert figures == {"test/accuracy": 1, "test/f1": 1}
+def test_training_vertices_of_one_class_are_refused():
+    graph = Graph(**parts() | {"labels": torch.tensor([1, 0, 1, -1])})
+    message = (
+        "the labels for NodeClassification must be of at least two classes in the training split, got 'only class 1'"
+    )
+    with pytest.raises(InvalidArgumentError, match=message):
+        trainer().fit(NodeClassification(), datamodule=FullGraphDataModule(graph))
+
+
+def test_the_majority_and_classes_without_a_training_vertex_are_told(caplog):
+    learnt = torch.eye(4, dtype=torch.bool)[3] | torch.eye(4, dtype=torch.bool)[0]
+    graph = Graph(**parts() | {"labels": torch.tensor([0, 0, 1, 2]), "train": learnt})
+    with caplog.at_level("INFO"), pytest.warns(UserWarning, match="no training vertex is of class 1"):
+        trainer(max_epochs=1).fit(NodeClassification(hidden_dim=4), datamodule=FullGraphDataModule(graph))
+    assert "2 training labels of 2 classes; the most frequent, class 0, has 50.0%" in caplog.text
 
 
 @pytest.mark.parametrize(

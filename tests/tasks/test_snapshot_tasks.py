@@ -120,6 +120,20 @@ def test_classification_learns(kind, task, figure, least):
     assert sorted(answer) == sorted(["probability", *task.ends])
 
 
+@pytest.mark.parametrize("task", [SnapshotEdgeClassification, SnapshotNodeClassification])
+def test_training_targets_of_one_class_are_refused(task):
+    sizes = {"num_snapshots": 8, "num_nodes": 20, "num_edges": 60}
+    plain = lightning_tgnn.SnapshotDataModule("synthetic_snapshots", synthetic=sizes).snapshots.sequence
+    vertices = torch.ones(8, 20, dtype=torch.int64)
+    vertices[-1] = 0  # of another class, but for the test
+    labels = vertices if task.target == "vertices" else torch.ones(len(plain.src), dtype=torch.int64)
+    data = lightning_tgnn.SnapshotDataModule(
+        "synthetic_snapshots", synthetic=sizes, group_size=2, target=task.target, labels=labels
+    )
+    with pytest.raises(InvalidArgumentError, match=f"{task.__name__} must be of at least two .*, got 'only class 1'"):
+        trainer().fit(task(hidden_dim=4), datamodule=data)
+
+
 def test_regression_learns():
     torch.manual_seed(0)
     data, task = structured("numbers", 1), SnapshotNodeRegression("evolvegcn_o", hidden_dim=8, lr=0.03)

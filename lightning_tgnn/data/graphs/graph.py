@@ -112,11 +112,13 @@ class Graph:
             digest.update(f"{dtype} {tuple(column.shape)}".encode())
             for piece in pieces(len(column)):
                 digest.update(np.ascontiguousarray(column[piece].numpy(), dtype).data)
+        classes = int(self.labels.max()) + 1
         return GraphInfo(
             num_nodes=self.num_nodes,
             num_edges=len(self.src),
             feature_dim=self.features.shape[1],
-            num_classes=int(self.labels.max()) + 1,
+            num_classes=classes,
             fingerprint=digest.hexdigest(),
             features=digest_of_some(self.features),
+            class_counts=tuple(self.labels[self.train].bincount(minlength=classes).tolist()),
         )

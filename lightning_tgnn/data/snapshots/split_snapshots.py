@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_fraction, refusal
@@ -155,14 +156,25 @@ class SplitSnapshots(Pipeline):
     def info(self) -> SnapshotInfo:
         """What a model has to know of the snapshots."""
         sequence, form, labels = self.sequence, self.snapshots.form, self._labels
+        classes = 0 if labels is None else _num_classes(labels)
         return SnapshotInfo(
             num_nodes=sequence.num_nodes,
             num_snapshots=len(sequence),
             feature_dim=self.snapshots.feature_dim,
             num_relations=form.adjacency.num_matrices,
-            num_classes=0 if labels is None else _num_classes(labels),
+            num_classes=classes,
             fingerprint=sequence.fingerprint,
+            class_counts=self._class_counts(classes) if classes > 1 else None,
         )
+
+    def _class_counts(self, classes: int) -> tuple[int, ...]:
+        """Return how many targets of training are of each class."""
+        counts = torch.zeros(classes, dtype=torch.int64)
+        for group in self.split.train:
+            labels = self.targets.of_group(group, None).labels
+            assert labels is not None
+            counts += labels.long().bincount(minlength=classes)
+        return tuple(counts.tolist())
 
     @cached_property
     def targets(self) -> TargetMaker:

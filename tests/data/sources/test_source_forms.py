@@ -362,7 +362,7 @@ def test_damaged_parquet_is_refused(tmp_path):
 def test_parquet_without_pyarrow_names_it(tmp_path, monkeypatch):
     pq.write_table(pa.table(FRAME), tmp_path / "events.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InvalidArgumentError, match="without pyarrow.*pip install pyarrow, or"):
+    with pytest.raises(InvalidArgumentError, match=r"without pyarrow.*pip install pyarrow, or"):
         TemporalDataModule(tmp_path / "events.parquet").setup()
 
 
