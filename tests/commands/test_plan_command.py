@@ -213,7 +213,7 @@ def test_a_recipe_that_ends_before_powersgd_begins_leaves_it_out():
         # 50 updates an epoch of 125 events on each of 4 ranks; 125 of 200 events where each rank has a copy.
         plans = Candidates(given, cluster, 500, False, tuple(made), trained=(25000, epochs)).all()
         found, printed = rank(plans, cluster, STREAM), io.StringIO()
-        print_plans(found, Console(file=printed, width=80))
+        print_plans(found, found[0], Console(file=printed, width=80))
         lines = [line for line in printed.getvalue().splitlines() if line.startswith(("left out: ", "slower and "))]
         return {one.candidate.written: one.objection for one in found if one.objection}, len(found), lines
 
@@ -368,8 +368,21 @@ def test_plans_that_are_left_out_are_not_called_slower():
 def test_what_is_said_of_plans_is_a_line_in_a_file():
     cluster, plans = candidates(2, 2)
     found, printed = rank(plans, cluster, STREAM), io.StringIO()
-    print_plans(found, Console(file=printed, width=80))
+    print_plans(found, found[0], Console(file=printed, width=80))
     assert where_state_belongs(found) in printed.getvalue().splitlines()
+
+
+def test_one_process_trains_the_global_batches_of_the_ranks_alone():
+    cluster = Cluster(2, 2, Links(), 64e9)
+    plain = Candidates(measured(), cluster, 500, False).alone()
+    alone, printed = assess(plain, Cluster(1, 1, Links(), 64e9), STREAM), io.StringIO()
+    assert (plain.written, plain.batch_size, plain.global_batch) == ("one process", 500, 500)
+    # A turn of 200 events beside three others takes 0.05 s, of which a quarter does not grow; messages take little.
+    assert alone.seconds_per_turn == pytest.approx(0.05 * (0.25 + 0.75 * 500 / 200), rel=0.1)
+    assert alone.sent_per_event == 0
+    print_plans(rank(candidates(2, 2)[1], cluster, STREAM), alone, Console(file=printed, width=80))
+    (row,) = [line for line in printed.getvalue().splitlines() if "one process" in line]
+    assert f"{alone.events_per_second:,.0f}" in row
 
 
 def test_a_recipe_says_where_it_runs_and_how_long():

@@ -1,5 +1,6 @@
 """``lightning-tgnn plan`` on snapshots: forecasts, words, and a recipe that trains as it stands."""
 
+import io
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 from lightning_tgnn import SnapshotDataModule
 from lightning_tgnn.__main__ import main
@@ -20,7 +22,7 @@ from lightning_tgnn.commands.plan import snapshot_candidates
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate, SnapshotCandidates, vertex_shares
 from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
-from lightning_tgnn.commands.plan.snapshot_tables import snapshot_reason
+from lightning_tgnn.commands.plan.snapshot_tables import print_snapshot_plans, snapshot_reason
 from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
 from lightning_tgnn.strategies.names import StrategyRegistry
@@ -75,6 +77,18 @@ def test_plans_of_all_strategies_are_candidates():
     # One update, of 7 groups. Ranks 1 and 3 send over the link, each 2 · 3/4 of the weights.
     assert found[PAIR].sent == {"weights": pytest.approx(2 * 2 * 3 / 4 * 1e4)}
     assert all(not any(one.sent.values()) for one in plans(1, 2))
+
+
+def test_one_process_trains_the_groups_of_all_ranks():
+    cluster = Cluster(2, 2, Links(), float("inf"))
+    alone = SnapshotCandidates(data(), COSTS, 8, cluster, False).alone()
+    assert (alone.written, alone.batch_size, alone.waiting, alone.objection) == ("one process", 8, 0, "")
+    assert not any(alone.sent.values())
+    assert alone.seconds > max(one.seconds for one in plans(2, 2) if one.strategy == "blad")
+    printed = io.StringIO()
+    print_snapshot_plans(plans(2, 2), alone, Console(file=printed, width=80))
+    (row,) = [line for line in printed.getvalue().splitlines() if "one process" in line]
+    assert f"{alone.seconds:,.3f}" in row
 
 
 def test_updates_take_time_beside_their_snapshots():

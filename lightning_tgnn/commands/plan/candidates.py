@@ -12,6 +12,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
+from lightning_tgnn.commands.bench.tables import ALONE
 from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
 from lightning_tgnn.commands.plan.recipe import epochs_of
@@ -55,6 +56,15 @@ class Candidates:
     def all(self) -> list[Candidate]:
         """Return the plans of all strategies."""
         return [*self._sharing(), *self._pipelines(), *self._copies()]
+
+    def alone(self) -> Candidate:
+        """Return one process that trains the global batches of ranks which share one, to compare the plans with.
+
+        Its stages take what they have taken beside those of the other processes.
+        """
+        events = self.shared_batch_size * self.cluster.ranks
+        one = replace(self, cluster=Cluster(1, 1, self.cluster.links, self.cluster.memory))
+        return replace(one._made("depcache", {}, {}, events, events, 1, 1), strategy=ALONE)
 
     def costs(self) -> dict[str, GivenCosts]:
         """Return what the stages of each strategy take: with that the simulator says what was measured."""

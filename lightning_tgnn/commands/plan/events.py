@@ -13,7 +13,7 @@ import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from lightning_tgnn.algorithms.schedules.planner import Assessment, Cluster, Stream, rank
+from lightning_tgnn.algorithms.schedules.planner import Assessment, Cluster, Stream, assess, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
@@ -178,12 +178,13 @@ def _recommend(
     write_text(folder / "costs.yaml", yaml.safe_dump({"strategies": costs}, sort_keys=False))
     stream = Stream(cache(distances.loss), options.max_loss, found.state_bytes)
     plans = rank(candidates.all(), cluster, stream)
-    print_plans(plans, console, wide=where.wide)
+    alone = assess(candidates.alone(), replace(cluster, machines=1, devices=1), stream)
+    print_plans(plans, alone, console, wide=where.wide)
     recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
     write_text(folder / "recipe.yaml", recipe)
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
     figures |= {"remote_rows": None if remote is None else remote.figures()}
-    figures |= {"plans": [figures_of(one) for one in plans]}
+    figures |= {"plans": [figures_of(one) for one in plans], "one_process": figures_of(alone)}
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -14,6 +14,7 @@ from lightning_tgnn.algorithms.partitions.simple import metis_partition
 from lightning_tgnn.algorithms.schedules.planner import TOLERANCE, Cluster, compression_cost
 from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
 from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.commands.bench.tables import ALONE
 from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.recipe import written_as
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
@@ -104,6 +105,11 @@ class SnapshotCandidates:
         near = [one for one in found if not one.objection and one.seconds <= limit]
         first = min(near, key=lambda one: (compression_cost(one.options), sum(one.sent.values())))
         return [first, *(one for one in found if one is not first)]
+
+    def alone(self) -> SnapshotCandidate:
+        """Return one process that trains the groups of all ranks, to compare the plans with."""
+        one = replace(self, cluster=replace(self.cluster, machines=1, devices=1))
+        return replace(one._taken(BLAD, {"processes_per_device": 1}, self.groups), strategy=ALONE, options={})
 
     def _made(self) -> Iterator[SnapshotCandidate]:
         several = self.cluster.ranks > 1  # one process sends nothing that could be compressed

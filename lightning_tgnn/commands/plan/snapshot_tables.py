@@ -9,14 +9,18 @@ from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.planner import compression_cost
 from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate
+from lightning_tgnn.commands.plan.tables import FOR_COMPARISON
 from lightning_tgnn.commands.shared.printed import print_table
 
 
-def print_snapshot_plans(found: Sequence[SnapshotCandidate], console: Console, *, wide: bool = False) -> None:
-    """Print a row for each plan, the recommended one first.
+def print_snapshot_plans(
+    found: Sequence[SnapshotCandidate], alone: SnapshotCandidate, console: Console, *, wide: bool = False
+) -> None:
+    """Print a row for each plan, the recommended one first, and one for one process.
 
     Args:
         found: As `SnapshotCandidates.all` returns them.
+        alone: One process.
         console: Where to.
         wide: Whether the table has all columns.
     """
@@ -25,12 +29,13 @@ def print_snapshot_plans(found: Sequence[SnapshotCandidate], console: Console, *
     table = Table("plan", *(columns[number] for number in shown), "why")
     for column in table.columns[1:4] if wide else table.columns[1:3]:
         column.justify = "right"
-    for one in found:
+    for one in [*found, alone]:
         figures = ("", "", "", "")
         if not one.objection:
             sent = ", ".join(f"{size / 1e6:,.2f} {kind}" for kind, size in one.sent.items() if size)
             figures = str(one.batch_size), f"{one.seconds:,.3f}", f"{one.waiting:.1%}", sent or "0"
-        table.add_row(one.written, *(figures[number] for number in shown), snapshot_reason(one, found))
+        why = FOR_COMPARISON if one is alone else snapshot_reason(one, found)
+        table.add_row(one.written, *(figures[number] for number in shown), why)
     print_table(table, console, wide=wide)
 
 

@@ -149,8 +149,9 @@ def _recommend(
     costs = _with_first_product(found.costs, shared.costs)
     compressions = chosen_compressions(options.gradient_compression)
     on_gpu = _on_gpu(where.accelerator)
-    plans = SnapshotCandidates(data, costs, groups, cluster, on_gpu, compressions, where.epochs).all()
-    print_snapshot_plans(plans, console, wide=where.wide)
+    candidates = SnapshotCandidates(data, costs, groups, cluster, on_gpu, compressions, where.epochs)
+    plans, alone = candidates.all(), candidates.alone()
+    print_snapshot_plans(plans, alone, console, wide=where.wide)
     first = plans[0]
     trained = Trained(of_data, of_task, where.accelerator, where.epochs)
     recipe = snapshot_recipe_of(first.strategy, first.options, first.batch_size, cluster, trained)
@@ -161,6 +162,7 @@ def _recommend(
     figures = {"options": asdict(where) | asdict(options), "groups_per_update": groups}
     figures |= {"groups": len(groups_of(data)), "measured": [_figures(one) for one in measured]}
     figures |= {"plans": [one.figures() | {"why": snapshot_reason(one, plans)} for one in plans]}
+    figures |= {"one_process": alone.figures()}
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     errors = ", ".join(f"{name} {error:.0%}" for name, error in found.error.items())
     lines = [

@@ -14,29 +14,31 @@ from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.files.memory import readable_size
 
 _SHOWN = 12
-
+FOR_COMPARISON = "to compare with: the same global batches on the cores of one rank; bench measures it"
 
 _WIDE = ("state/machine", "sent/event", "updates lost", "staleness")
 
 
-def print_plans(found: Sequence[Assessment], console: Console, *, wide: bool = False) -> None:
-    """Print a row for each plan, the recommended one first.
+def print_plans(found: Sequence[Assessment], alone: Assessment, console: Console, *, wide: bool = False) -> None:
+    """Print a row for each plan, the recommended one first, and one for one process.
 
     Args:
         found: As `planner.rank` returns them.
+        alone: One process.
         console: Where to.
         wide: Whether the table has all columns.
     """
     table = Table("plan", "batch", "events/s", *(_WIDE if wide else ()), "why")
     for column in table.columns[1:-1]:
         column.justify = "right"
-    for place, one in enumerate(found[:_SHOWN]):
+    rows = [(one, reason(one, found, place)) for place, one in enumerate(found[:_SHOWN])]
+    for one, why in [*rows, (alone, FOR_COMPARISON)]:
         table.add_row(
             one.candidate.written,
             f"{one.candidate.batch_size:,}",
             f"{one.events_per_second:,.0f}",
             *(_more(one) if wide else ()),
-            reason(one, found, place),
+            why,
         )
     print_table(table, console, wide=wide)
     if note := where_state_belongs(found):
