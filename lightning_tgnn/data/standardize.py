@@ -17,6 +17,7 @@ from lightning_tgnn.types import Standardization, StandardizedRows
 AUTO = "auto"
 _LARGEST_USUAL = 3.0  # mean and deviation up to which a model trains as on standard features
 _SMALLEST_USUAL = 0.01  # values below which it does not see them
+_SMALLEST_DEVIATION = 1e-30  # whose inverse float32 holds
 _HEAVY = 20.0  # deviations
 _NAMED = 5
 
@@ -108,8 +109,8 @@ def standardization_of(moments: Moments, mode: str | bool) -> Standardization | 
         chosen = is_large | ((largest > 0) & (largest < _SMALLEST_USUAL))
     if not bool(chosen.any()):
         return None
-    constant = deviation <= 1e-7 * mean.abs()  # as float32 holds it
-    scale = torch.where(chosen & ~constant & (deviation > 0), 1 / deviation, 1.0)
+    constant = deviation <= (1e-7 * mean.abs()).clamp(min=_SMALLEST_DEVIATION)  # as float32 holds it
+    scale = torch.where(chosen & ~constant, 1 / deviation, 1.0)
     shift = torch.where(chosen, mean, 0.0)
     return Standardization(tuple(shift.tolist()), tuple(scale.tolist()))
 
@@ -122,7 +123,7 @@ def notice_heavy_tails(moments: Moments, names: Sequence[str] | None, what: str)
         names: Of the columns, if they are known.
         what: What the columns are.
     """
-    away = (moments.largest - moments.mean.abs()) / moments.deviation.clamp(min=1e-30)
+    away = (moments.largest - moments.mean.abs()) / moments.deviation.clamp(min=_SMALLEST_DEVIATION)
     heavy = ((away > _HEAVY) & (moments.largest > _LARGEST_USUAL)).nonzero().squeeze(1).tolist()
     if heavy:
         told = ", ".join(

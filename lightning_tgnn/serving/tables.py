@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.frame import without_row_numbers
-from lightning_tgnn.data.readers.parse import exact_numbers
-from lightning_tgnn.data.readers.table import iterate
+from lightning_tgnn.data.readers.frame_columns import Column
+from lightning_tgnn.data.readers.parse import exact_numbers, one_hot
+from lightning_tgnn.data.readers.table import iterate, level_name
 from lightning_tgnn.data.readers.text_file import open_text
 from lightning_tgnn.files.whole import new_file
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _CSV, _PACKED, PARQUET = _SUFFIXES
+_FEW = 5
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
@@ -67,6 +69,7 @@ def read_pieces(
     *,
     rows: int,
     other_names: Mapping[str, str] | None = None,
+    texts: Collection[str] = (),
 ) -> Iterator[pd.DataFrame]:
     """Yield the rows of a table, ``rows`` at a time, at least one piece; the index counts the rows of the table.
 
@@ -77,13 +80,16 @@ def read_pieces(
         rows: Per piece.
         other_names: What columns may be called as well, by their names. Those that are have their names in the
             attribute ``attrs`` of each piece, in the same way.
+        texts: Columns that a CSV holds as text, where an empty field is an empty text.
 
     Raises:
         DataError: The file is missing or damaged, lacks a column or has it twice, or holds a gap or a time in words.
     """
     suffix = check_table(argument, path)
     names = other_names or {}
-    pieces = _parquet_pieces(path, rows, names) if suffix == PARQUET else _csv_pieces(Path(path), ids, rows, names)
+    pieces = (
+        _parquet_pieces(path, rows, names) if suffix == PARQUET else _csv_pieces(Path(path), ids, rows, names, texts)
+    )
     try:
         for piece in pieces:
             _check_piece(argument, path, piece, ids)
@@ -108,11 +114,13 @@ def _renamed(piece: pd.DataFrame, called: Mapping[str, str]) -> pd.DataFrame:
     return piece
 
 
-def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int, names: Mapping[str, str]) -> Iterator[pd.DataFrame]:
+def _csv_pieces(
+    path: Path, ids: tuple[str, ...], rows: int, names: Mapping[str, str], texts: Collection[str]
+) -> Iterator[pd.DataFrame]:
     import pandas as pd
 
     options: dict[str, Any] = {
-        "dtype": dict.fromkeys((*ids, *(names[name] for name in ids if name in names)), str),
+        "dtype": dict.fromkeys((*ids, *(names[name] for name in ids if name in names), *texts), str),
         "keep_default_na": False,
         "na_values": [""],
         "skipinitialspace": True,
@@ -129,6 +137,7 @@ def _csv_pieces(path: Path, ids: tuple[str, ...], rows: int, names: Mapping[str,
             # pandas fills short rows up, which shows in the last column.
             if piece.iloc[:, -1].isna().any():
                 _refuse_short_rows(path, len(header))
+            piece = piece.fillna(dict.fromkeys({*texts} & {*piece.columns}, ""))
             yield _renamed(times.read(_renamed(piece, called)), called) if called else times.read(piece)
 
 
@@ -246,13 +255,36 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     return table.select(names).to_native()
 
 
-def _with_categories(table: nw.DataFrame[Any], names: tuple[str, ...]) -> nw.DataFrame[Any]:
-    """Return a table with the features that training has made of categories; a value that it did not have is none."""
-    for name in names:
+def category_columns(names: Sequence[str] | None) -> dict[str, list[str]]:
+    """Return the values that columns of categories had in training, by the names of the features made of them.
+
+    >>> category_columns(["price", "channel=app", "channel=web"])
+    {'channel': ['app', 'web']}
+    """
+    found: dict[str, list[str]] = {}
+    for name in names or ():
         column, mark, level = name.partition("=")
-        if mark and name not in table.columns and column in table.columns:
-            texts = table[column].cast(nw.String()).str.strip_chars()
-            table = table.with_columns((texts == level).cast(nw.Float32()).alias(name))
+        if mark:
+            found.setdefault(column, []).append(level)
+    return found
+
+
+def _with_categories(table: nw.DataFrame[Any], names: tuple[str, ...]) -> nw.DataFrame[Any]:
+    """Return a table with the features that training has made of categories, 0 for a value that it did not have."""
+    for column, levels in category_columns(names).items():
+        if column not in table.columns or level_name(column, levels[0]) in table.columns:
+            continue
+        texts = Column(table[column], f"edge_features[{column!r}]").texts()
+        if unknown := sorted(set(texts) - set(levels)):
+            some = ", ".join(map(repr, unknown[:_FEW])) + (" ..." if len(unknown) > _FEW else "")
+            told = f"{column}: training had no {some}, only {', '.join(map(repr, levels[:_FEW]))}"
+            warnings.warn(f"{told}{' ...' if len(levels) > _FEW else ''}; such a value is none of these", stacklevel=4)
+        made = one_hot(texts, levels)
+        backend = table.implementation
+        table = table.with_columns(
+            nw.new_series(level_name(column, level), made[:, place], backend=backend)
+            for place, level in enumerate(levels)
+        )
     return table
 
 

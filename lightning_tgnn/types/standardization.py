@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,14 +30,21 @@ class Standardization:
             return held
         return cls(tuple(map(float, held["shift"])), tuple(map(float, held["scale"])))
 
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return shift and scale, float32 [d] each."""
+        shift, scale = (torch.tensor(part, dtype=torch.float64).float() for part in (self.shift, self.scale))
+        return shift, scale
+
     def __call__(self, rows: Tensor) -> Tensor:
         """Return features, float32 [n, d]."""
-        shift, scale = (torch.tensor(part, dtype=torch.float64).float() for part in (self.shift, self.scale))
+        shift, scale = self.tensors()
         return (rows - shift.to(rows.device)) * scale.to(rows.device)
 
 
 class StandardizedRows:
     """Rows of a table larger than memory, standardized when they are asked for; in the place of the tensor.
+
+    Other attributes and methods are those of a tensor with all rows, which is made for each such call.
 
     Args:
         table: float32 [n, d], mapped.
@@ -52,6 +60,14 @@ class StandardizedRows:
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.standardization(self.table[index])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self[:], name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:].numpy(), dtype=dtype)
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:
         """Return rows; ``dim`` is 0."""

@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,7 @@ from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.sources.convert import convert_text
 from lightning_tgnn.data.sources.open_events import read_source
 from lightning_tgnn.data.standardize import Moments, standardization_of
+from lightning_tgnn.serving.tables import by_name
 from lightning_tgnn.types import Standardization, StandardizedRows
 from tests.data.example_streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
@@ -241,11 +244,31 @@ def test_events_to_observe_have_categories_as_words(tmp_path, monkeypatch):
     scores = []
     for events in (later, marked):
         predictor = Predictor.from_checkpoint("a.ckpt")
-        predictor.observe(
-            events["src"].to_numpy(), events["dst"].to_numpy(), events["time"], events[events.columns[3:]]
-        )
+        warned = pytest.warns(UserWarning, match="channel: training had no 'post', only 'shop', 'web'; such a value is")
+        with warned if events is later else nullcontext():
+            predictor.observe(
+                events["src"].to_numpy(), events["dst"].to_numpy(), events["time"], events[events.columns[3:]]
+            )
         scores.append(predictor.score([1], [9], 302))
     assert scores[0] == scores[1]
     pd.DataFrame({"src": [1], "dst": [9], "time": [302]}).to_csv("q.csv", index=False)
     main(["predict", "--ckpt_path=a.ckpt", "--events=later.csv", "--score=q.csv", "--output=out.csv"])
     assert pd.read_csv("out.csv")["probability"][0] == pytest.approx(float(scores[0][0]), abs=1e-6)
+
+
+@pytest.mark.parametrize("codes", [("01", "02"), ("true", "false"), ("1.5", ""), ("7", "8")])
+def test_words_that_look_like_numbers_are_the_same_in_training_and_for_answers(codes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{7 + i % 5},{i},{codes[i % 3 % 2]}" for i in range(200)]
+    Path("e.csv").write_text("\n".join(["src,dst,time,code", *rows]) + "\n")
+    columns = {"src": "src", "dst": "dst", "time": "time", "categories": ["code"]}
+    fitted("a.ckpt", data_module(tmp_path / "e.csv", columns=columns))
+    given, features = [], Predictor._features
+    monkeypatch.setattr(Predictor, "_features", lambda *them: given.append(them[1]) or features(*them))
+    Path("later.csv").write_text(f"src,dst,time,code\n1,8,300,{codes[0]}\n2,9,301,{codes[1]}\n")
+    Path("q.csv").write_text("src,dst,time\n1,9,302\n")
+    main(["predict", "--ckpt_path=a.ckpt", "--events=later.csv", "--score=q.csv", "--output=out.csv"])
+    assert "nothing reads" not in capsys.readouterr().err
+    first, second = sorted(codes)
+    marks = by_name(given[0], (f"code={first}", f"code={second}"))
+    assert marks.to_numpy().tolist() == [[float(code == first), float(code == second)] for code in codes]

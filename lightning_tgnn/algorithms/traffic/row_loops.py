@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lightning_tgnn.compiled import njit
 
 
@@ -46,7 +48,7 @@ def pack(places: Any, tables: Any, first: int, carried: int, times: Any, numbers
 
 @njit(nogil=True, cache=True)
 def gather(
-    places: Any, tables: Any, packed: Any, first: int, times: Any, numbers: Any, values: Any, features: Any, made: Any
+    places: Any, tables: Any, packed: Any, first: int, times: Any, numbers: Any, values: Any, looked_up: Any, made: Any
 ) -> None:
     """Join rows of tables and rows given as bytes.
 
@@ -58,13 +60,15 @@ def gather(
         times: The bytes.
         numbers: The bytes.
         values: The bytes.
-        features: float32 [E, k], of events, which are the last values of a mail and do not travel; k may be 0.
+        looked_up: float32 [E, k], features of events, which are the last values of a mail and do not travel, and what
+            is taken off each of them and multiplied with the rest, float32 [k] each; k may be 0.
         made: Tables of n rows; written.
     """
     memory, memory_time, mails, mail_time, mail_event, mail_count = tables
     to_memory, to_memory_time, to_mails, to_mail_time, to_mail_event, to_mail_count = made
-    dim, slots, width, looked_up = memory.shape[1], mails.shape[1], mails.shape[2], features.shape[1]
-    carried = width - first - looked_up
+    features, shift, scale = looked_up
+    dim, slots, width, own = memory.shape[1], mails.shape[1], mails.shape[2], features.shape[1]
+    carried = width - first - own
     for i in range(len(places)):
         row = packed[i]
         if row < 0:
@@ -89,6 +93,7 @@ def gather(
             for column in range(carried):
                 to_mails[i, slot, first + column] = values[row, begin + 4 + column]
             filled = slot < numbers[row, 1]
-            for column in range(looked_up):
-                to_mails[i, slot, first + carried + column] = features[event, column] if filled else 0
+            for column in range(own):
+                value = (features[event, column] - shift[column]) * scale[column] if filled else np.float32(0)
+                to_mails[i, slot, first + carried + column] = value
             begin += 4 + carried + carried % 2

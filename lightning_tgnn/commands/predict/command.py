@@ -27,7 +27,14 @@ from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.whole import check_apart, check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
-from lightning_tgnn.serving.tables import PARQUET, answer_table, check_suffix, check_table, read_pieces
+from lightning_tgnn.serving.tables import (
+    PARQUET,
+    answer_table,
+    category_columns,
+    check_suffix,
+    check_table,
+    read_pieces,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,8 +134,10 @@ def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple
     path = getattr(options, name)
     names = predictor.edge_feature_names
     has_features = name in ("events", "classify")
-    read = None if has_features and names is None else {*ids, "time", *((names or ()) if has_features else ())}
-    pieces = read_pieces(name, path, ids, rows=options.batch_size, other_names=_other_names(predictor))
+    texts = category_columns(names) if has_features else {}
+    read = None if has_features and names is None else {*ids, "time", *((names or ()) if has_features else ()), *texts}
+    others = _other_names(predictor)
+    pieces = read_pieces(name, path, ids, rows=options.batch_size, other_names=others, texts=texts)
     for number, piece in enumerate(pieces):
         unread = [] if read is None else [repr(column) for column in piece.columns if column not in read]
         if unread and number == 0:

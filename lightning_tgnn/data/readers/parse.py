@@ -211,15 +211,15 @@ def _take(frame: pd.DataFrame, table: Table, kind: IdKind) -> dict[str, np.ndarr
         taken["labels"] = _numbers(frame, [roles.label], np.float64)[:, 0]
     parts = [_numbers(frame, list(roles.edge_features), np.float32)] if roles.edge_features else []
     for position, levels in zip(roles.categories, table.levels, strict=True):
-        parts.append(one_hot(frame[position].str.strip(), levels))
+        parts.append(one_hot(frame[position].str.strip().to_numpy(dtype=object), levels))
     if parts:
         taken["edge_features"] = np.concatenate(parts, axis=1)
     return taken
 
 
-def one_hot(values: pd.Series, levels: Sequence[str]) -> np.ndarray:
-    """Return a column for each level, 1 where the value is that one, float32 [E, L]."""
-    return (values.to_numpy(dtype=object)[:, None] == np.array(levels, dtype=object)).astype(np.float32)
+def one_hot(values: np.ndarray, levels: Sequence[str]) -> np.ndarray:
+    """Return a column for each level, 1 where the value (str objects [E]) is that one, float32 [E, L]."""
+    return (values[:, None] == np.array(levels, dtype=object)).astype(np.float32)
 
 
 def with_levels(table: Table) -> Table:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.types import StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import StandardizedRows, StateRows, StateSpec, StateUpdate
 
 _WORD = 8  # every column begins and ends at a multiple, so that bytes can be looked at as any type
 
@@ -107,12 +107,11 @@ class RowCodec:
             return self._gather_by_tensors(rows, places, data, packed)
         from lightning_tgnn.algorithms.traffic import row_loops
 
-        count, features = len(places), self.mail.edge_features
-        features = torch.empty(0, 0) if features is None else features
+        count, looked_up = len(places), _feature_arrays(self.mail.edge_features)
         made = StateRows(**{name: table.new_empty(count, *table.shape[1:]) for name, table in vars(rows).items()})
         times, numbers, values = _views(data)
         here, first = (places.numpy(), _arrays(rows)), self.mail.first
-        row_loops.gather(*here, packed.numpy(), first, times, numbers, values, features.numpy(), _arrays(made))
+        row_loops.gather(*here, packed.numpy(), first, times, numbers, values, looked_up, _arrays(made))
         return made
 
     def _gather_by_tensors(self, rows: StateRows, places: Tensor, data: Tensor, packed: Tensor) -> StateRows:
@@ -213,6 +212,15 @@ def _arrays(rows: StateRows) -> tuple[np.ndarray, ...]:
     """Return the tables of rows as `row_loops` takes them."""
     tables = (rows.memory, rows.memory_time, rows.mails, rows.mail_time, rows.mail_event, rows.mail_count)
     return tuple(table.numpy() for table in tables)
+
+
+def _feature_arrays(features: Tensor | StandardizedRows | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features of events as `row_loops` takes them: as they are kept, what is taken off, what multiplies."""
+    if isinstance(features, StandardizedRows):
+        shift, scale = features.standardization.tensors()
+        return features.table.numpy(), shift.numpy(), scale.numpy()
+    table = np.empty((0, 0), np.float32) if features is None else features.numpy()
+    return table, np.zeros(table.shape[1], np.float32), np.ones(table.shape[1], np.float32)
 
 
 def _views(data: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
