@@ -14,7 +14,9 @@ _one_at_a_time = threading.RLock()
 
 @contextmanager
 def without_native_output(mark: str) -> Iterator[None]:
-    """Leave out what is written into file descriptor 2 in the meantime, if it holds a text; the rest is passed on.
+    """Hold back what is written into file descriptor 2 inside the block, and leave all of it out if it holds a text.
+
+    It is for a short block: what other threads and processes that they start write goes the same way.
 
     Args:
         mark: The text, such as the name of a file of C++ that a line begins with.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 
 import torch.distributed as dist
 
 from lightning_tgnn.checks import LightningTGNNError
-from lightning_tgnn.native_output import without_native_output
 
 _KEY = "lightning_tgnn/failure"
 _ROLL_CALL_SECONDS = 3.0
@@ -57,9 +57,30 @@ def peer_failure(operation: str) -> Iterator[None]:
         raise type(failure)(f"{operation}: {failure}") from error
 
 
-def _quiet_store() -> AbstractContextManager[None]:
-    """Ask the store without the frames that torch's C++ code prints once rank 0, which keeps it, has gone."""
-    return without_native_output("[c10d]")
+_lines: dict[tuple[str, int], socket.socket] = {}
+"""Connections to the processes that keep stores, by address; nothing is ever sent."""
+
+
+def _asked(store: dist.Store) -> dist.Store:
+    """Return the store to ask it something, unless the process that keeps it has gone.
+
+    To ask it then would print frames of torch's C++ code.
+
+    Raises:
+        OSError: It has gone.
+    """
+    tcp = store
+    while isinstance(tcp, dist.PrefixStore):
+        tcp = tcp.underlying_store
+    if isinstance(tcp, dist.TCPStore):
+        place = tcp.host, tcp.port
+        if place not in _lines:
+            _lines[place] = socket.create_connection(place, _ROLL_CALL_SECONDS)
+            _lines[place].setblocking(False)
+        with suppress(BlockingIOError):  # it is there, and says nothing
+            _lines[place].recv(1, socket.MSG_PEEK)
+            raise ConnectionError(f"nobody keeps the store at {place[0]}:{place[1]} any more")
+    return store
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -87,6 +108,8 @@ class Attendance:
         self._rank, self._over = rank, threading.Event()
         store = _store()
         assert store is not None
+        while _lines:  # to stores of earlier runs
+            _lines.popitem()[1].close()
         for word in ("call", "verdict", f"own/{rank}", f"here/{rank}"):
             store.delete_key(f"{_KEY}/{word}")
         _verdicts.clear()
@@ -97,12 +120,11 @@ class Attendance:
     def _answer(self, store: dist.Store) -> None:
         with suppress(Exception):  # without the store nobody can call
             while not self._over.wait(_ANSWER_SECONDS):
-                with _quiet_store():
-                    if store.check([f"{_KEY}/call"]):
-                        store.set(f"{_KEY}/here/{self._rank}", "1")
-                    if store.check([f"{_KEY}/verdict"]):
-                        _verdicts.append(store.get(f"{_KEY}/verdict").decode())
-                        return
+                if _asked(store).check([f"{_KEY}/call"]):
+                    store.set(f"{_KEY}/here/{self._rank}", "1")
+                if store.check([f"{_KEY}/verdict"]):
+                    _verdicts.append(store.get(f"{_KEY}/verdict").decode())
+                    return
 
     def end(self) -> None:
         """Answer no more."""
@@ -125,8 +147,8 @@ def handle_failure(rank: int, error: BaseException) -> None:
         error.args = (str(failure), *error.args[1:])
         error.__cause__ = failure  # by which the command knows what to say
         return
-    with suppress(Exception), _quiet_store():
-        store.set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+    with suppress(Exception):
+        _asked(store).set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
 
 
 def all_end_alike(error: BaseException, step: int) -> bool:
@@ -141,7 +163,7 @@ def all_end_alike(error: BaseException, step: int) -> bool:
     with suppress(Exception):  # rank 0 has gone, which keeps the store
         own = f"{type(error).__name__} after {step}"
         words = [f"{run}/{rank}" for rank in range(dist.get_world_size())]
-        store.set(words[dist.get_rank()], own)
+        _asked(store).set(words[dist.get_rank()], own)
         answer = "no"
         with suppress(dist.DistStoreError):  # not all have come
             store.wait(words, timedelta(seconds=_ALIKE_SECONDS))
@@ -169,8 +191,7 @@ def is_told(error: BaseException) -> bool:
 def _is_first_to_tell() -> bool:
     try:
         if (store := _store()) is not None:
-            with _quiet_store():
-                return bool(store.add(f"{_KEY}/told/{_runs}", 1) == 1)
+            return bool(_asked(store).add(f"{_KEY}/told/{_runs}", 1) == 1)
     except Exception:  # rank 0 has gone, which keeps the store, and has told
         return False
     with suppress(Exception):  # the store by which the ranks would have found each other
@@ -233,20 +254,18 @@ def _call_roll(error: BaseException) -> PeerFailureError:
     patience = store.timeout  # type: ignore[attr-defined]  # which torch's stub leaves out
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
-        with _quiet_store():
-            store.set(f"{_KEY}/call", "1")
-            store.set(f"{_KEY}/here/{rank}", "1")
+        _asked(store).set(f"{_KEY}/call", "1")
+        store.set(f"{_KEY}/here/{rank}", "1")
         deadline = time.monotonic() + _ROLL_CALL_SECONDS
         missing = set(range(ranks))  # this one too: where another thread has failed here, receipts of all threads break
         words: dict[int, str] = {}
         while missing and time.monotonic() < deadline:
             for other in sorted(missing):
-                with _quiet_store():
-                    if store.check([f"{_KEY}/own/{other}"]):
-                        words[other] = store.get(f"{_KEY}/own/{other}").decode()
-                        missing.discard(other)
-                    elif store.check([f"{_KEY}/here/{other}"]):
-                        missing.discard(other)
+                if _asked(store).check([f"{_KEY}/own/{other}"]):
+                    words[other] = store.get(f"{_KEY}/own/{other}").decode()
+                    missing.discard(other)
+                elif store.check([f"{_KEY}/here/{other}"]):
+                    missing.discard(other)
             time.sleep(0.05)
     except Exception:
         if _verdicts:
@@ -279,8 +298,7 @@ def _words_of(error: BaseException) -> str:
 def _told(store: dist.Store, said: str) -> PeerFailureError:
     """Tell the other ranks what a roll call has found, and return it as an error."""
     with suppress(Exception):
-        with _quiet_store():
-            store.set(f"{_KEY}/verdict", said)
+        _asked(store).set(f"{_KEY}/verdict", said)
         time.sleep(2 * _ANSWER_SECONDS)  # this rank may take the store along, and others stand waiting still
     return _failure(said)
 
