@@ -15,10 +15,10 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.comm.failure import peer_failure
-from lightning_tgnn.files.abandoned import owned, remove_if_abandoned
+from lightning_tgnn.files.abandoned import own, remove_if_abandoned
 
 _ALIGNMENT = 64
-_NEW, _NAMED = "lightning_tgnn_new-", "lightning_tgnn-"
+_NEW, _NAMED = "lightning_tgnn_new-", "lightning_tgnn_shm-"
 _FOLDER = Path("/dev/shm")  # in memory; elsewhere a temporary file is mapped
 
 FREE_SOME = "free some (in a container, start it with more)"
@@ -128,28 +128,30 @@ def shared_memory_left() -> int | None:
 
 @contextmanager
 def _made(size: int) -> Iterator[tuple[str, str]]:
-    """Yield the path of a file of ``size`` bytes, all of which there are, or what is wrong; it has a name until then.
+    """Yield the path of a file of ``size`` bytes, all of which there are, or what is wrong.
+
+    The file has its name inside the block alone.
 
     A process that is killed before leaves the file; the next one of its user removes it.
     """
     folder = _FOLDER if _FOLDER.is_dir() else Path(tempfile.gettempdir())
     remove_abandoned_memory()
     number, path = tempfile.mkstemp(prefix=_NEW, dir=folder)
-    with owned(number):
-        named = path.replace(_NEW, _NAMED)
-        os.rename(path, named)  # locked ahead of the name by which others look for it
+    own(number)
+    named = path.replace(_NEW, _NAMED)
+    os.rename(path, named)  # locked ahead of the name by which others look for it
+    try:
+        problem = ""
         try:
-            problem = ""
-            try:
-                os.truncate(number, size)
-                if hasattr(os, "posix_fallocate"):  # else a rank would die of SIGBUS where it writes
-                    os.posix_fallocate(number, 0, size)
-            except OSError as error:
-                problem = f"{size / 1e9:,.1f} GB in {folder}: {error.strerror}"
-            yield ("", problem) if problem else (named, "")
-        finally:
-            os.unlink(named)
-            os.close(number)
+            os.truncate(number, size)
+            if hasattr(os, "posix_fallocate"):  # else a rank would die of SIGBUS where it writes
+                os.posix_fallocate(number, 0, size)
+        except OSError as error:
+            problem = f"{size / 1e9:,.1f} GB in {folder}: {error.strerror}"
+        yield ("", problem) if problem else (named, "")
+    finally:
+        os.unlink(named)
+        os.close(number)
 
 
 def remove_abandoned_memory() -> None:

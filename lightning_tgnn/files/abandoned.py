@@ -1,12 +1,11 @@
-"""Files that have a name only while their owner works on them, and go when it has gone, however that came about."""
+"""Files that have a name only while their owner works on them; once it has ended, the next process removes them."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 try:
@@ -14,15 +13,16 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-_UNFINISHED = re.compile(r"\..+-[0-9a-f]{32}")
-"""Names of `lightning_tgnn.files.whole.hidden_name`."""
+MARK = ".lightning_tgnn-"
+"""Stands in the names of files and folders that are not complete, and in no other."""
+
+_UNFINISHED = re.compile(rf"\..+{re.escape(MARK)}[0-9a-f]{{32}}")
 
 _LEAST_AGE = 60.0  # seconds without a write; not every shared disk has locks
 
 
-@contextmanager
-def owned(number: int) -> Iterator[None]:
-    """Hold the lock of an open file, by which others see that its owner lives.
+def own(number: int) -> None:
+    """Lock an open file until it is closed, by which others see that its owner lives.
 
     Args:
         number: Of the open file.
@@ -30,7 +30,6 @@ def owned(number: int) -> Iterator[None]:
     with suppress(OSError):  # of a disk without locks
         if fcntl is not None:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    yield
 
 
 def remove_if_abandoned(path: Path, least_age: float = _LEAST_AGE) -> None:

@@ -17,7 +17,6 @@ from torch import UntypedStorage
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, plain, refusal
-from lightning_tgnn.files.abandoned import remove_unfinished
 from lightning_tgnn.files.checkpoint_folder import (
     META,
     WRITING,
@@ -94,8 +93,6 @@ class WholeCheckpointIO(TorchCheckpointIO):
             FileNotFoundError: ``path`` does not exist.
         """
         local = local_path(path)
-        if local is not None:
-            remove_unfinished(local.parent)
 
         def read() -> dict[str, Any]:
             held = self._open(path, map_location, weights_only, ALL_PARTS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.files.abandoned import MARK
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
@@ -68,7 +69,7 @@ def _check_may_be_replaced(place: Path, names: Collection[str]) -> None:
 
 def _remove_unfinished(place: Path) -> None:
     """Remove what processes that have died have left: whoever writes holds the lock."""
-    unfinished = re.compile(rf"\.{re.escape(place.name)}-[0-9a-f]{{32}}")
+    unfinished = re.compile(rf"\.{re.escape(place.name + MARK)}[0-9a-f]{{32}}")
     with suppress(OSError):
         for path in place.parent.iterdir():
             if unfinished.fullmatch(path.name):

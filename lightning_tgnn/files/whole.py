@@ -17,7 +17,7 @@ from uuid import uuid4
 import torch
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.files.abandoned import owned, remove_unfinished
+from lightning_tgnn.files.abandoned import MARK, own, remove_unfinished
 from lightning_tgnn.files.tensors import reason_of
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -35,7 +35,7 @@ _NOT_WRITABLE = {
 def hidden_name(path: Path) -> Path:
     """Return a new name beside ``path`` for what is not complete yet."""
     # Of all names with "ckpt_" in them Lightning takes the digits behind it for the number of a checkpoint.
-    return path.with_name(f".{path.name.replace('ckpt_', 'ckpt-')}-{uuid4().hex}")
+    return path.with_name(f".{path.name.replace('ckpt_', 'ckpt-')}{MARK}{uuid4().hex}")
 
 
 @contextmanager
@@ -56,11 +56,12 @@ def new_file(path: Path) -> Iterator[Path]:
         with writing_to(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_unfinished(path.parent)
-            with partial.open("ab") as held, owned(held.fileno()):
+            with partial.open("ab") as held:
+                own(held.fileno())
                 yield partial
-            with partial.open("rb+") as file:
-                os.fsync(file.fileno())
-            partial.replace(path)
+                with partial.open("rb+") as file:
+                    os.fsync(file.fileno())
+                partial.replace(path)
     finally:
         with suppress(OSError):
             partial.unlink()

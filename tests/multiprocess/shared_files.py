@@ -8,7 +8,7 @@ _PATIENCE = 30  # seconds; a file is there until all ranks have opened it
 
 def shared_files():
     """Return the names of the files that are there."""
-    return {path.name for path in Path("/dev/shm").glob("lightning_tgnn-*")}
+    return {path.name for path in Path("/dev/shm").glob("lightning_tgnn_*")}
 
 
 def stays_behind(before):

@@ -44,7 +44,10 @@ def test_only_the_first_rank_of_one_machine_opens_the_store(monkeypatch):
 
 def test_shared_memory_of_owners_that_have_gone_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
-    left, alive, other = (tmp_path / name for name in ("lightning_tgnn-a", "lightning_tgnn-b", "torch_1"))
+    left, alive, other = (
+        tmp_path / name
+        for name in ("lightning_tgnn_shm-a", "lightning_tgnn_shm-b", "lightning_tgnn-1.0-py3-none-any.whl")
+    )
     for path in (left, alive, other):
         path.write_bytes(b"0" * 100)
     with alive.open("rb") as held:
@@ -54,7 +57,7 @@ def test_shared_memory_of_owners_that_have_gone_is_removed(tmp_path, monkeypatch
             assert Path(path).exists()
             remove_abandoned_memory()  # of a run that starts beside
             assert Path(path).stat().st_size == 64
-        assert sorted(tmp_path.iterdir()) == [alive, other]
+        assert set(tmp_path.iterdir()) == {alive, other}
     remove_abandoned_memory()
     assert list(tmp_path.iterdir()) == [other]
 
@@ -69,7 +72,7 @@ def test_a_killed_process_leaves_memory_to_the_next_one(tmp_path):
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=100)
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith("lightning_tgnn-")
+    assert left.name.startswith("lightning_tgnn_shm-")
     subprocess.run([sys.executable, "-c", script.replace("os.kill(os.getpid(), signal.SIGKILL)", "pass")], cwd=ROOT)
     assert not list(tmp_path.iterdir())
 
@@ -78,7 +81,8 @@ def test_a_killed_process_leaves_memory_to_the_next_one(tmp_path):
 def test_files_that_were_not_complete_go_with_the_next_one(tmp_path, age):
     path = tmp_path / "last.ckpt"
     left, alive = hidden_name(path), hidden_name(tmp_path / "best.ckpt")
-    for one in (left, alive):
+    of_the_user = tmp_path / f".backup-{'0123456789abcdef' * 2}"
+    for one in (left, alive, of_the_user):
         one.write_bytes(b"half")
         os.utime(one, (time.time() - age,) * 2)
     with alive.open("rb") as held:
@@ -87,4 +91,21 @@ def test_files_that_were_not_complete_go_with_the_next_one(tmp_path, age):
             partial.write_text("whole")
         assert alive.exists()
     assert left.exists() == (age == 0)
+    assert of_the_user.exists()
+    assert path.read_text() == "whole"
+
+
+def test_a_file_is_its_owners_until_it_has_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+
+    def slow(number):  # as of a disk to which others write
+        for partial in tmp_path.iterdir():
+            os.utime(partial, (time.time() - 100,) * 2)
+        subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=100)
+
+    removes = "from lightning_tgnn.files.abandoned import remove_unfinished"
+    script = f"{removes}; import pathlib; remove_unfinished(pathlib.Path({str(tmp_path)!r}))"
+    monkeypatch.setattr(os, "fsync", slow)
+    with new_file(path) as partial:
+        partial.write_text("whole")
     assert path.read_text() == "whole"
