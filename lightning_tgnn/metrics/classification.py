@@ -131,7 +131,7 @@ class LabelScores(Metric):
             labels: int64 [B], classes, or [B, C] of 0 and 1; negative without a label.
         """
         check_scores("logits", logits)
-        wanted = labels >= 0 if labels.ndim == 1 else (labels >= 0).all(1)
+        wanted = labels >= 0 if labels.ndim == 1 else (labels >= 0).any(1)
         if labels.ndim == 1:  # so that classes can be ordered over all events
             logits = logits.double().log_softmax(1)
         self.scores.append(logits.detach()[wanted].double())
@@ -144,11 +144,12 @@ class LabelScores(Metric):
             scores, labels = dim_zero_cat(self.scores), dim_zero_cat(self.labels).long()
             of_each = labels if labels.ndim == 2 else one_hot(labels, self.num_classes)
             first = 1 if labels.ndim == 1 and self.num_classes == 2 else 0
-            both = [c for c in range(first, self.num_classes) if 0 < int(of_each[:, c].sum()) < len(of_each)]
-            found = [
-                torch.stack([f(scores[:, c], of_each[:, c]) for f in (binary_average_precision, binary_auroc)])
-                for c in both
-            ]
+            found = []
+            for c in range(first, self.num_classes):
+                known = of_each[:, c] >= 0
+                score, label = scores[known, c], of_each[known, c]
+                if 0 < int(label.sum()) < len(label):
+                    found.append(torch.stack([f(score, label) for f in (binary_average_precision, binary_auroc)]))
             nothing = torch.stack(found).mean(0) if found else nothing
         return {"ap": nothing[0], "auc": nothing[1]}
 

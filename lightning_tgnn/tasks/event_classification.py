@@ -164,15 +164,12 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
 
     def _check_classes(self, info: StreamInfo) -> None:
         """Refuse training labels that are all the same: there is nothing to tell apart."""
-        counts = info.class_counts
-        if counts is None or info.training_labels is None:
-            return
         if not info.multi_label:
-            check_classes(type(self).__name__, counts)
-            return
-        per_class = info.training_labels // info.num_classes
-        if not any(0 < count < per_class for count in counts):
-            refuse_classes(type(self).__name__, "columns that are all 0 or all 1")
+            check_classes(type(self).__name__, info.class_counts)
+        elif info.class_counts is not None and info.column_counts is not None:
+            both = zip(info.class_counts, info.column_counts, strict=True)
+            if not any(0 < ones < known for ones, known in both):
+                refuse_classes(type(self).__name__, "columns that are all 0 or all 1")
 
     def on_fit_start(self) -> None:
         """Say how the labels of training are distributed."""
@@ -188,12 +185,13 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         Raises:
             InvalidArgumentError: Nobody has counted the labels of the stream.
         """
-        if info.class_counts is None or info.training_labels is None:
+        if info.class_counts is None or (info.multi_label and info.column_counts is None):
             cure = "leave it out, or make the DataModule of the stream anew, which counts them"
             raise InvalidArgumentError(refusal("class_weight", "left out without counts of classes", BALANCED, cure))
         counts = torch.tensor(info.class_counts, dtype=torch.float64)
-        if info.multi_label:
-            return ((info.training_labels / info.num_classes - counts) / counts.clamp(min=1)).float()
+        if info.column_counts is not None:
+            known = torch.tensor(info.column_counts, dtype=torch.float64)
+            return ((known - counts) / counts.clamp(min=1)).float()
         return (counts.sum() / ((counts > 0).sum() * counts.clamp(min=1)) * (counts > 0)).float()
 
     def build_head(self) -> None:

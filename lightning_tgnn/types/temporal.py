@@ -47,6 +47,8 @@ class StreamInfo:
         features: Digest of some rows of the edge and node features, evenly spread; None without any, or if unknown.
         class_counts: Training labels of each class; where an event may be of several, how many training events are of
             each. None without classes, or if unknown.
+        column_counts: Where an event may be of several classes, training labels of each class, 0 and 1; None where it
+            may not, or if unknown.
         column_names: Of sources, destinations and times in the table that the stream was read from; None if unknown.
         has_dates: Whether times were dates there.
         edge_standardization: What was done to the edge features; None where they are as they were given.
@@ -66,6 +68,7 @@ class StreamInfo:
     edge_feature_names: tuple[str, ...] | None = None
     features: str | None = None
     class_counts: tuple[int, ...] | None = None
+    column_counts: tuple[int, ...] | None = None
     column_names: tuple[str, str, str] | None = None
     has_dates: bool = False
     edge_standardization: Standardization | None = None

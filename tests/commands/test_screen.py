@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lightning_tgnn.commands.fit.shown import ParameterSummary, less_from_lightning
-from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.shared.printed import print_report, print_table
 from lightning_tgnn.serving import TopK
 
 
@@ -22,6 +22,20 @@ def test_a_table_is_as_wide_as_the_terminal_and_whole_in_a_file(kind):
     lines = [line for line in said.getvalue().splitlines() if "\x1b" not in line]
     assert all(cell_len(line) <= 80 for line in lines) == (kind == "terminal")
     assert said.getvalue().count("word") == 30
+
+
+def test_no_number_and_no_name_is_cut():
+    said = io.StringIO()
+    figures = {f"{split}/f1_{number}": 0.1234 for split in ("val", "test") for number in range(20)}
+    print_report(figures | {"val/ap": 0.5}, None, Console(file=said, width=80, force_terminal=True, no_color=True))
+    assert "\u2026" not in said.getvalue()
+    assert said.getvalue().count("0.1234") == 40
+    assert max(cell_len(line) for line in said.getvalue().splitlines() if "\x1b" not in line) <= 80
+    table, said = Table("plan", "batch", "why"), io.StringIO()
+    table.add_row(f"disttgl:{'memory=2:store=sharded' * 2}", "200", "word " * 30)
+    print_table(table, Console(file=said, width=80, force_terminal=True, no_color=True))
+    assert f"disttgl:{'memory=2:store=sharded' * 2}" in said.getvalue()
+    assert max(cell_len(line) for line in said.getvalue().splitlines() if "\x1b" not in line) <= 80
 
 
 def test_lightning_says_what_is_new():

@@ -331,6 +331,7 @@ def test_balanced_classes_count_alike(kind_and_labels):
     fitted(task, labelled(make(np.random.default_rng(0))))
     counts, info = torch.tensor(task.info.class_counts).double(), task.info
     if info.multi_label:
+        assert info.column_counts == (info.training_labels // 3,) * 3
         expected = (info.training_labels / 3 - counts) / counts
         loss = task.loss(torch.zeros(1, 3), torch.tensor([[1, 0, 0]]))
         assert float(loss) == pytest.approx(float(np.log(2) * (expected[0] + 2) / 3), abs=1e-5)
@@ -344,6 +345,25 @@ def test_balanced_classes_count_alike(kind_and_labels):
     assert task.hparams.class_weight == "balanced"
     with pytest.raises(InvalidArgumentError, match="class_weight must be one of 'balanced'"):
         kind("jodie", class_weight="even")
+
+
+def test_columns_are_weighted_and_measured_by_the_labels_that_they_have():
+    rng = np.random.default_rng(0)
+    labels = several(rng)[:, :2]
+    labels[rng.random(300) < 0.9, 1] = -1
+    task = EdgeClassification("jodie", class_weight="balanced", **SMALL)
+    run, data = fitted(task, labelled(labels))
+    trained = labels[data.split.train]
+    expected = [(column == 0).sum() / (column == 1).sum() for column in trained.T]
+    torch.testing.assert_close(task.class_weights.double(), torch.tensor(expected), rtol=1e-6, atol=0)
+    tested = run.test(task, datamodule=data, verbose=False)[0]
+    results = run.predict(task, datamodule=data)
+    probability, events = (torch.cat([one[name] for one in results]).numpy() for name in ("probability", "event"))
+    known = labels[events] >= 0
+    of_columns = [
+        average_precision_score(labels[events][known[:, c], c], probability[known[:, c], c]) for c in range(2)
+    ]
+    assert tested["test/ap"] == pytest.approx(np.mean(of_columns), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind_and_labels", ["node binary", "edge classes", "edge several"])

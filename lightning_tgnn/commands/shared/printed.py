@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -94,9 +95,10 @@ def _places(log_dir: str | None, checkpoint_dir: str | os.PathLike[str] | None) 
 def print_table(table: Table, console: Console | None = None, *, wide: bool = False) -> None:
     """Print a table with all that is in it.
 
-    On a terminal it gets no wider than that: without lines between columns where it would, and with texts on several
-    lines where that is not enough. A file or a pipe gets each row on one line, as a program reads it. Names may have
-    brackets or colons, which rich would take for markup or emojis.
+    On a terminal it gets no wider than that: without lines between columns where it would, with texts on several lines
+    where that is not enough, and turned, with a row for each column, where words and numbers would be cut. A file or a
+    pipe gets each row on one line, as a program reads it. Names may have brackets or colons, which rich would take for
+    markup or emojis.
 
     Args:
         table: What to print.
@@ -104,15 +106,50 @@ def print_table(table: Table, console: Console | None = None, *, wide: bool = Fa
         wide: Whether it may be wider than the terminal.
     """
     console = console or Console()
-    needed = Console(file=console.file, width=_WIDEST, markup=False, emoji=False).measure(table).maximum
-    width = console.width
-    if console.is_terminal and not wide:
-        if needed > width:
-            table.box, table.pad_edge = SIMPLE_HEAD, False
-    else:
-        width = max(width, needed)
-    terminal = console.is_terminal
+    terminal, width = console.is_terminal, console.width
+    if terminal and not wide and _needed(table) > width:
+        table.box, table.pad_edge = SIMPLE_HEAD, False
+        turned = _turned(table)
+        if _narrowed(table, width) > width >= _narrowed(turned, width):
+            table = turned
+    width = max(width, _needed(table))
     Console(file=console.file, width=width, markup=False, emoji=False, force_terminal=terminal).print(table)
+
+
+def _needed(table: Table) -> int:
+    """Return the width at which nothing in a table is cut, and no text begins another line that need not."""
+    return Console(width=_WIDEST, markup=False, emoji=False).measure(table).maximum
+
+
+def _narrowed(table: Table, width: int) -> int:
+    """Give the columns of a table widths that make it no wider than a terminal, as far as no word is cut.
+
+    Returns:
+        The width of the table.
+    """
+    texts = [[str(text) for text in (column.header, *column.cells)] for column in table.columns]
+    least = [max(cell_len(word) for text in own for word in text.split() or [""]) for own in texts]
+    widths = [max(map(cell_len, own)) for own in texts]
+    between = _needed(table) - sum(widths)
+    while sum(widths) + between > width and widths != least:
+        widest = max(
+            (number for number in range(len(widths)) if widths[number] > least[number]), key=widths.__getitem__
+        )
+        widths[widest] -= 1
+    for column, chosen in zip(table.columns, widths, strict=True):
+        column.width = chosen
+    return sum(widths) + between
+
+
+def _turned(table: Table) -> Table:
+    """Return a table with a row for each column but the first."""
+    first, *others = table.columns
+    turned = Table(str(first.header), *map(str, first.cells), box=table.box, pad_edge=table.pad_edge)
+    for column in others:
+        turned.add_row(str(column.header), *map(str, column.cells))
+    for column in turned.columns[1:]:
+        column.justify = "right"
+    return turned
 
 
 def time_line(seconds: Mapping[str, float]) -> str:

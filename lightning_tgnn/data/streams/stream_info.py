@@ -19,9 +19,9 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
     gap_mean, gap_std = _gaps(store, train)
     num_classes, multi_label = _classes(store.labels)
     labelled = None if store.labels is None else _labelled(store.labels, train)
-    counts = None
+    counts = known = None
     if store.labels is not None and 0 < num_classes <= _MOST_CLASSES:
-        counts = _class_counts(store.labels, train, num_classes)
+        counts, known = _class_counts(store.labels, train, num_classes)
     return StreamInfo(
         num_nodes=store.num_nodes,
         num_events=store.num_events,
@@ -36,6 +36,7 @@ def stream_info(store: EventStore, train: Tensor) -> StreamInfo:
         edge_feature_names=store.edge_feature_names,
         features=digest_of_some(store.edge_features, store.node_features),
         class_counts=counts,
+        column_counts=known if multi_label else None,
         column_names=None if store.origin is None else store.origin.column_names,
         has_dates=store.origin is not None and store.origin.dates,
     )
@@ -47,13 +48,16 @@ def _labelled(labels: Tensor, train: Tensor) -> int:
     return sum(int((labels[train[piece]] >= 0).sum()) for piece in some)
 
 
-def _class_counts(labels: Tensor, train: Tensor, num_classes: int) -> tuple[int, ...]:
-    """Return how many training labels each class has."""
-    counts = torch.zeros(num_classes, dtype=torch.int64)
+def _class_counts(labels: Tensor, train: Tensor, num_classes: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many training labels each class has, and each column of several."""
+    counts, known = torch.zeros(2, num_classes, dtype=torch.int64)
     for piece in pieces(len(train), labels[:1].numel()):
         some = labels[train[piece]]
-        counts += (some > 0).sum(0) if some.ndim == 2 else some[some >= 0].long().bincount(minlength=num_classes)
-    return tuple(counts.tolist())
+        if some.ndim == 2:
+            counts, known = counts + (some > 0).sum(0), known + (some >= 0).sum(0)
+        else:
+            counts += some[some >= 0].long().bincount(minlength=num_classes)
+    return tuple(counts.tolist()), tuple(known.tolist())
 
 
 def _classes(labels: Tensor | None) -> tuple[int, bool]:
