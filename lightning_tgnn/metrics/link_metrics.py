@@ -14,7 +14,7 @@ from lightning_tgnn.metrics.ranking import (
     MeanReciprocalRank,
 )
 
-_CANDIDATES = 20
+CANDIDATES_OF_HITS = 20
 
 
 class LinkMetrics(nn.Module):
@@ -85,7 +85,7 @@ class LinkMetrics(nn.Module):
         # All of them on every rank, whatever it has seen: they gather over the ranks.
         figures = {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
         left_out = {"ap_inductive"} if figures["ap_inductive"].isnan() else set()
-        if self.most_candidates.compute() < _CANDIDATES:
+        if self.most_candidates.compute() < CANDIDATES_OF_HITS:
             left_out |= {"hits@10"}
         return {name: value for name, value in figures.items() if name not in left_out}
 

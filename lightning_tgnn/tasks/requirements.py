@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_import, did_you_mean, refusal
+from lightning_tgnn.metrics.link_metrics import CANDIDATES_OF_HITS
 from lightning_tgnn.types import (
     DealsBatches,
     ExchangingStore,
@@ -234,7 +235,7 @@ def _check_not_compiled(trainer: pl.Trainer) -> None:
 
 
 def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
-    """Refuse a callback or schedule that follows a metric which is never logged: Lightning would say so an epoch later.
+    """Refuse a callback or schedule that follows a metric which is never logged, before it is missed.
 
     Nothing is refused where callbacks of a user's own, or such as log themselves, may log it.
 
@@ -252,8 +253,12 @@ def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
         return
     followed = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]  # type: ignore[attr-defined]
     followed += [("lr_scheduler", c.monitor) for c in trainer.lr_scheduler_configs if c.reduce_on_plateau]
-    names = list(logged)
+    negatives = getattr(datamodule_of(trainer), "num_eval_negatives", None)
+    has_few = isinstance(negatives, int) and 1 + negatives < CANDIDATES_OF_HITS
+    names = [name for name in logged if not (has_few and name.endswith("/hits@10"))]
     for who, monitor in followed:
+        if who == "ModelCheckpoint" and monitor in ("step", "epoch"):  # which Lightning has at any time
+            continue
         if isinstance(monitor, str) and monitor.removesuffix("_epoch").removesuffix("_step") not in names:
             listed = ", ".join(sorted(names))
             cure = did_you_mean(monitor, names) or "choose one of these"

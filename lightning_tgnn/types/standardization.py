@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 
@@ -29,6 +30,16 @@ class Standardization:
         if not isinstance(held, Mapping):
             return held
         return cls(tuple(map(float, held["shift"])), tuple(map(float, held["scale"])))
+
+    @property
+    def columns(self) -> str:
+        """In words which columns do not stay as they are.
+
+        >>> Standardization((0.0, 5.0), (1.0, 0.5)).columns
+        'columns 1'
+        """
+        both = enumerate(zip(self.shift, self.scale, strict=True))
+        return f"columns {', '.join(str(column) for column, one in both if one != (0.0, 1.0))}"
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return shift and scale, float32 [d] each."""
@@ -61,12 +72,12 @@ class StandardizedRows:
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         return self.standardization(self.table[index])
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self[:], name)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:].numpy(), dtype=dtype)
 
     def index_select(self, dim: int, index: Tensor) -> Tensor:

@@ -160,14 +160,23 @@ def test_a_metric_that_is_never_logged_is_refused_before_the_first_step(kind, wh
     assert run.global_step == 0
 
 
-def test_what_is_logged_may_be_followed_and_what_others_log_is_left_alone():
+def test_hits_of_too_few_candidates_are_not_followed():
+    task, run = LinkPrediction("tgn", **SMALL), trainer(limit_val_batches=1.0, callbacks=[EarlyStopping("val/hits@10")])
+    with pytest.raises(InvalidArgumentError, match=r"EarlyStopping\(monitor=...\) must be .*, got 'val/hits@10'"):
+        run.fit(task, datamodule=data_module(STORE, num_eval_negatives=1))
+
+
+def test_what_is_logged_may_be_followed_and_what_others_log_is_left_alone(tmp_path):
     class Logs(LinkPrediction):
         def on_validation_epoch_end(self):
             super().on_validation_epoch_end()
             self.log("val_loss", 1.0)
 
     stops = [EarlyStopping(name) for name in ("train/loss", "val/ap", "val/mrr", "train/events_per_second")]
-    trainer(limit_val_batches=1.0, log_every_n_steps=1, callbacks=stops).fit(
+    stops += [
+        ModelCheckpoint(tmp_path / name, monitor=name, mode="max", every_n_epochs=1) for name in ("step", "epoch")
+    ]
+    trainer(limit_val_batches=1.0, log_every_n_steps=1, callbacks=stops, enable_checkpointing=True).fit(
         LinkPrediction("tgn", **SMALL), datamodule=data_module(STORE)
     )
     trainer(limit_val_batches=1.0, callbacks=[EarlyStopping("val_loss")]).fit(

@@ -118,7 +118,7 @@ class EventPipeline(SplitSource):
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
         embed_at: str = "event",
-        standardize_features: str | bool = AUTO,
+        standardize_features: bool | str = AUTO,
     ) -> None:
         super().__init__(
             source,
@@ -198,8 +198,10 @@ class EventPipeline(SplitSource):
                 Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
         """
         drawn = _DRAWN if training else ("seed",) if self._split_options["held_out_nodes"] else ()
-        done = (self.info.edge_standardization, self.info.node_standardization)
-        changed = {"standardize_features": any(one is not None for one in done)}  # "auto" may well change nothing
+        done = {"edges": self.info.edge_standardization, "nodes": self.info.node_standardization}
+        # By what it has done: "auto" may well change nothing.
+        columns = ", ".join(f"{one.columns} of {what}" for what, one in done.items() if one is not None)
+        changed = {"standardize_features": columns or False}
         return plain_values(self._split_options) | self._settings((*_SHOWN, *drawn)) | changed
 
     def train_dataloader(self) -> EventLoader:

@@ -54,7 +54,7 @@ class SplitSource(Pipeline):
         split_by: str,
         held_out_nodes: float,
         seed: int,
-        standardize_features: str | bool = AUTO,
+        standardize_features: bool | str = AUTO,
     ) -> None:
         super().__init__()
         self.standardize_features = check_standardize(standardize_features)

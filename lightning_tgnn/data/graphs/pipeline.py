@@ -61,7 +61,7 @@ class GraphPipeline(Pipeline):
         seed: int = 0,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
-        standardize_features: str | bool = AUTO,
+        standardize_features: bool | str = AUTO,
     ) -> None:
         super().__init__()
         self._log_settings(locals())
@@ -83,7 +83,8 @@ class GraphPipeline(Pipeline):
         Args:
             training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
         """
-        changed = {"standardize_features": self.standardization is not None}  # "auto" may well change nothing
+        done = self.standardization  # "auto" may well change nothing
+        changed = {"standardize_features": False if done is None else done.columns}
         return self._settings(("undirected", "self_loops", "normalization", *(("seed",) if training else ()))) | changed
 
     def __repr__(self) -> str:

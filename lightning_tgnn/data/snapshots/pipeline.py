@@ -156,7 +156,7 @@ class SnapshotPipeline(SplitSnapshots):
         bipartite: bool | None = None,
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
-        standardize_features: str | bool = AUTO,
+        standardize_features: bool | str = AUTO,
     ) -> None:
         edge_counts = checked_trend(edge_counts, turnover)
         folder = folder and check_path("folder", folder).absolute()
@@ -279,7 +279,8 @@ class SnapshotPipeline(SplitSnapshots):
             training: Of a run that goes on with it; otherwise of its evaluation: what decides what a model is shown.
         """
         names = (*_CUT, *_SHOWN, *_SPLIT, *(_DRAWN if training else ()))
-        changed = {"standardize_features": self.snapshots.form.standardization is not None}
+        done = self.snapshots.form.standardization  # "auto" may well change nothing
+        changed = {"standardize_features": False if done is None else done.columns}
         return plain_values({name: self._given[name] for name in names}) | changed
 
     def train_dataloader(self) -> SnapshotGroupLoader:

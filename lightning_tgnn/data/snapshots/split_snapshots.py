@@ -124,7 +124,7 @@ class SplitSnapshots(Pipeline):
         features: str | Tensor | Sequence[str] | Sequence[Tensor] | None,
         folder: str | Path | None,
         asked: AskedTargets,
-        standardize_features: str | bool = AUTO,
+        standardize_features: bool | str = AUTO,
     ) -> None:
         super().__init__()
         self.standardize_features = check_standardize(standardize_features)

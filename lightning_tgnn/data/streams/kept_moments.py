@@ -1,4 +1,4 @@
-"""Moments of the edge features of a saved stream: computed once, kept in the manifest of its folder."""
+"""Moments of the edge features of a saved stream: computed once for a split, kept in the manifest of its folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def edge_moments(store: EventStore, train: Tensor, *, writes: bool) -> Moments:
     assert store.edge_features is not None
     if store.folder is None:
         return Moments.of_rows(store.edge_features, train)
-    split = hashlib.blake2b(train.contiguous().numpy().data, digest_size=8).hexdigest()
+    table = (store.folder / "edge_features.npy").stat()  # which a user may write anew
+    digest = hashlib.blake2b(train.contiguous().numpy().data, digest_size=8)
+    digest.update(f"{table.st_size} {table.st_mtime_ns}".encode())
+    split = digest.hexdigest()
     kept: dict[str, Any] = {}
     with suppress(DataError):
         kept = read_manifest(store.folder).get(_KEY) or {}
