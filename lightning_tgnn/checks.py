@@ -137,7 +137,8 @@ def _plain(value: object, arrays: bool) -> object:
         return float(value)
     if kind.__module__.partition(".")[0] in ("numpy", "pandas") and hasattr(value, "tolist"):
         is_number = getattr(value, "ndim", 0) == 0
-        return _plain(value.tolist(), arrays) if arrays or is_number else value
+        listed = value.tolist()
+        return _plain(listed, arrays) if (arrays or is_number) and type(listed) is not kind else value
     if isinstance(value, (tuple, list)) and kind in (tuple, list):
         entries = [_plain(entry, arrays) for entry in value]
         return value if all(map(is_, entries, value)) else kind(entries)
@@ -147,7 +148,7 @@ def _plain(value: object, arrays: bool) -> object:
             key is k and entry is e for (key, entry), (k, e) in zip(items, value.items(), strict=True)
         )
         return value if unchanged else dict(items)
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, tuple, range)):
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview, tuple, range)):
         return [_plain(entry, arrays) for entry in value]
     return value
 
@@ -280,7 +281,7 @@ def did_you_mean(value: object, names: Iterable[str]) -> str | None:
     """
     by_lower = {name.lower(): name for name in names}
     given = str(value).lower()
-    longer = [name for name in by_lower if _words(given) < _words(name)]
+    longer = [name for name in by_lower if _words(given) and _words(given) < _words(name)]
     near = get_close_matches(given, by_lower, n=1, cutoff=0.9) or sorted(longer, key=lambda name: (len(name), name))
     near = near or get_close_matches(given, by_lower, n=1)
     return f"did you mean {by_lower[near[0]]!r}?" if near else None

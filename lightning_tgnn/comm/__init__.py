@@ -16,7 +16,7 @@ from lightning_tgnn.comm.failure import (
 )
 from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
-from lightning_tgnn.comm.loopback import meet_on_loopback
+from lightning_tgnn.comm.loopback import leave_loopback, meet_on_loopback
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
 from lightning_tgnn.comm.shared_memory import (
@@ -53,6 +53,7 @@ __all__ = [
     "keep_from_printing",
     "leave_group_of_gpus",
     "leave_it_to_the_teller",
+    "leave_loopback",
     "mapped",
     "meet_on_loopback",
     "peer_failure",

@@ -10,7 +10,16 @@ import torch.distributed as dist
 
 _ADDRESSES = ("127.0.0.1", "localhost")
 _INTERFACES = ("lo", "lo0")  # of Linux, of macOS
+_NAME = "GLOO_SOCKET_IFNAME"
+_named: list[str] = []
+"""The interface that `meet_on_loopback` has chosen for the groups of this process."""
 _WAITING = 1024  # connections that may wait to be taken
+
+
+def leave_loopback() -> None:
+    """Let later groups of this process listen where they would."""
+    if _named and os.environ.get(_NAME) == _named.pop():
+        del os.environ[_NAME]
 
 
 def meet_on_loopback(address: str, port: int, *, is_first: bool) -> dist.TCPStore | None:
@@ -30,9 +39,10 @@ def meet_on_loopback(address: str, port: int, *, is_first: bool) -> dist.TCPStor
     """
     if address not in _ADDRESSES:
         return None
-    there = {name for _, name in socket.if_nameindex()}
-    for interface in there.intersection(_INTERFACES):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    there = {name for _, name in socket.if_nameindex()}.intersection(_INTERFACES)
+    if there and _NAME not in os.environ:
+        os.environ[_NAME] = there.pop()
+        _named.append(os.environ[_NAME])
     if not is_first:
         return None
     with suppress(OSError), socket.socket() as listening:

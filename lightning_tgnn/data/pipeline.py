@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from lightning_tgnn.checks import plain
+from lightning_tgnn.checks import plain, with_home
+from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
+from lightning_tgnn.data.sources.open_events import EVENT_NAMES
+
+_Source = TypeVar("_Source")
+_NAMES = {*EVENT_NAMES, *GRAPH_NAMES}
 
 
 class Pipeline:
@@ -15,6 +22,20 @@ class Pipeline:
 
     A subclass keeps its settings as attributes. A DataModule adds what a Trainer needs.
     """
+
+    _given_as: object
+    _located: object
+    """The source by the path that it has wherever the process goes from here."""
+
+    @property
+    def source(self) -> object:
+        """Where the data come from, as it was given."""
+        return self._given_as
+
+    @source.setter
+    def source(self, given: object) -> None:
+        self._given_as = with_home(given)
+        self._located = lasting_name(self._given_as)
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files, unless it is there."""
@@ -60,3 +81,16 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(entry) for entry in value]
     return getattr(value, "__qualname__", type(value).__name__)
+
+
+def shown_name(source: object) -> str:
+    """Return the name of a source as it was written, or its class."""
+    return str(source) if isinstance(source, (str, Path)) else type(source).__name__
+
+
+def lasting_name(source: _Source) -> _Source | str:
+    """Return the path of a source as it reads from any folder; a name, or what is no path, as it is."""
+    if not isinstance(source, (str, Path)) or str(source).lower() in _NAMES:
+        return source
+    path = Path(with_home(source))
+    return str(path.resolve()) if os.path.exists(path) else str(source)

@@ -70,7 +70,8 @@ class EdgeClassification(EventClassification):
         """Return what was measured on a split, by name; warn of a model that always gives the same answer."""
         figures = super().figures(metrics)
         other_answers, share = figures.pop("other_answers", None), figures.get("majority")
-        if share is not None and bool(share > 0) and other_answers is not None and not int(other_answers):
+        is_final = self._trainer is None or self.trainer.state.fn != "fit"
+        if is_final and share is not None and bool(share > 0) and other_answers is not None and not int(other_answers):
             assert isinstance(metrics, MetricCollection)
             majority = next(one.majority for one in metrics.values() if isinstance(one, MajorityShare))
             rank_zero_warn(

@@ -49,3 +49,18 @@ def test_a_file_of_options_stays_one(tmp_path):
     (tmp_path / "own.yaml").write_text("steps: 5\n")
     for given in ([f"--config={tmp_path}/own.yaml"], ["--config=missing.yaml"], ["--source=a", "--config="]):
         assert with_recipes_as_options(given) == given
+
+
+def test_a_recipe_may_write_a_class_alone_and_numbers_as_it_likes(tmp_path):
+    path = tmp_path / "own.yaml"
+    data = "data: {class_path: lightning_tgnn.TemporalDataModule, init_args: {source: synthetic}}\n"
+    path.write_text(f"{data}model: LinkPrediction\n")
+    assert with_recipes_as_options([f"--config={path}"]) == ["--kind=events", "--source=synthetic"]
+    path.write_text(f"{data}model: {{class_path: LinkPrediction, init_args: {{lr_scheduler: {{gamma: 1e-4}}}}}}\n")
+    assert with_recipes_as_options([f"--config={path}"])[-1] == '--lr_scheduler={"gamma": 0.0001}'
+    path.write_text(f"{data}model: {{class_path: mine.LinkPrediction}}\n")
+    with pytest.raises(InvalidArgumentError, match=r"got 'mine\.LinkPrediction on TemporalDataModule'"):
+        with_recipes_as_options([f"--config={path}"])
+    path.write_text(f"{data}model: {{class_path: LinkPrediction, init_args: {{lr: 1, lr: 2}}}}\n")
+    with pytest.raises(InvalidArgumentError, match="a recipe with each setting once"):
+        with_recipes_as_options([f"--config={path}"])

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lightning_tgnn.__main__ import main
 
@@ -24,6 +25,9 @@ def test_recipes_are_listed_and_copied(tmp_path, monkeypatch, capsys):
     assert {path.name for path in (tmp_path / "recipes").iterdir()} == set(names)
     for name in names:
         assert (tmp_path / "recipes" / name).read_bytes() == (ROOT / "recipes" / name).read_bytes()
+    main(["recipes", "tgn_custom_csv", "--output", "mine"])
+    recipe = yaml.safe_load((tmp_path / "mine" / "tgn_custom_csv.yaml").read_text())
+    assert Path(recipe["data"]["init_args"]["source"]) == Path("mine/example_events.csv")
     (tmp_path / "recipes" / "quickstart.yaml").write_text("model: {}")
     with pytest.raises(SystemExit, match="must be a new file, for it would be replaced"):
         main(["recipes", "quickstart"])

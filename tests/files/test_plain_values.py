@@ -13,7 +13,14 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from lightning_tgnn import LinkPrediction, Predictor, TemporalDataModule
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, check_choice, plain
+from lightning_tgnn.checks import (
+    CheckpointError,
+    InvalidArgumentError,
+    LightningTGNNError,
+    check_choice,
+    did_you_mean,
+    plain,
+)
 from lightning_tgnn.models.class_paths import class_path
 from tests.data.example_streams import random_store
 from tests.serving.runs import SMALL, data_module, fitted, trainer
@@ -44,7 +51,8 @@ def test_what_is_like_a_plain_value_becomes_one(given, expected):
     made = plain(given)
     assert made == expected
     assert type(made) is type(expected)
-    held = {"deep": [expected], "tensor": torch.ones(2)}
+    as_they_are = [bytearray(b"a"), np.clongdouble(1)]
+    held = {"deep": [expected, *as_they_are], "tensor": torch.ones(2)}
     assert plain(held) is held
 
 
@@ -246,3 +254,7 @@ def test_a_relative_source_is_found_from_another_folder(tmp_path, monkeypatch):
     assert Predictor.from_checkpoint("b.ckpt").num_events == 300
     assert data.recipe["root"] == str(tmp_path / "a" / "data")
     assert data.presample_dir == tmp_path / "a" / "drawn"
+
+
+def test_no_words_are_near_nothing():
+    assert did_you_mean("", ["ddp", "sven"]) is None

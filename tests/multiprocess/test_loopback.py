@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from lightning_tgnn.comm import meet_on_loopback, remove_abandoned_memory, shared_memory
+from lightning_tgnn.comm import leave_loopback, meet_on_loopback, remove_abandoned_memory, shared_memory
 from lightning_tgnn.files.whole import hidden_name, new_file
 from tests.multiprocess.ranks import free_port
 
@@ -37,6 +37,12 @@ def test_only_the_first_rank_of_one_machine_opens_the_store(monkeypatch):
     assert meet_on_loopback("127.0.0.1", port, is_first=False) is None
     store = meet_on_loopback("127.0.0.1", port, is_first=True)
     again = dist.TCPStore("127.0.0.1", port, is_master=True, multi_tenant=True, wait_for_workers=False)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    leave_loopback()
+    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    leave_loopback()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0", "that of the user"
     store.set("key", "value")
     assert again.get("key") == b"value"
     assert meet_on_loopback("127.0.0.1", port, is_first=True) is None, "taken"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from multiprocessing import get_context
@@ -12,11 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lightning.fabric.plugins.environments import SLURMEnvironment
+
 from lightning_tgnn.checks import LightningTGNNError, refusal
 from lightning_tgnn.commands.bench.comparison import RunOptions
 from lightning_tgnn.commands.bench.meters import Figures
 from lightning_tgnn.commands.bench.tables import ALONE
-from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 
 
 def measured_alone(
@@ -36,7 +39,7 @@ def measured_alone(
     Raises:
         LightningTGNNError: The process has failed; it has said why.
     """
-    is_started = {"RANK", "LOCAL_RANK"} & os.environ.keys()
+    is_started = {"RANK", "LOCAL_RANK"} & os.environ.keys() or SLURMEnvironment.detect()
     if not of_run["one_process"] or is_started or RunOptions(**of_run).processes.ranks == 1:
         return {}
     with TemporaryDirectory() as folder:
@@ -53,7 +56,9 @@ def measured_alone(
 
 
 def _without_output(bench: Callable[..., None], *arguments: dict[str, Any]) -> None:
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), warnings_in_one_line():
+    warnings.simplefilter("ignore")  # the others say the same
+    logging.disable(logging.WARNING)
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         try:
             bench(*arguments)
         except LightningTGNNError as error:

@@ -21,6 +21,7 @@ from lightning_tgnn.commands.predict.question_status import (
     with_status,
     with_unanswered,
 )
+from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.readers.frame_columns import time_column
@@ -60,6 +61,14 @@ def predict(arguments: Sequence[str]) -> None:
         if place is not None:
             check_place(argument, place)
     _check_kept(options)
+    _check_checkpoint(options)
+    import lightning_tgnn.serving  # noqa: F401  # late: with Lightning, which refusals do not wait for
+
+    with warnings_in_one_line():  # Lightning, when it is imported, has its own form
+        _answer(options)
+
+
+def _answer(options: PredictOptions) -> None:
     predictor = _predictor(options)
     check_apart(_written(options), {"the stream of training": predictor.stream_place})
     if options.events is not None:
@@ -110,14 +119,18 @@ def _check_kept(options: PredictOptions) -> None:
             raise InvalidArgumentError(refusal("save", "a new file, or a saved predictor to replace", str(save), cure))
 
 
-def _predictor(options: PredictOptions) -> Predictor:
+def _check_checkpoint(options: PredictOptions) -> None:
     path = Path(options.ckpt_path)
     if not is_checkpoint(path):
         raise InvalidArgumentError(
             refusal("ckpt_path", "a file or a checkpoint folder", str(path), "give a checkpoint of a run")
         )
-    from lightning_tgnn.serving import Predictor  # late: with Lightning, which refusals do not wait for
 
+
+def _predictor(options: PredictOptions) -> Predictor:
+    from lightning_tgnn.serving import Predictor
+
+    path = Path(options.ckpt_path)
     paths = {name: getattr(options, name) for name in ("task", "model", "message")}
     own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
     if is_saved_predictor(path):

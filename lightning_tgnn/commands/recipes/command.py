@@ -47,8 +47,12 @@ def recipes(arguments: Sequence[str]) -> None:
         return
     name = check_choice("the recipe", chosen.name.removesuffix(_ENDING), texts)
     beside = [found for found in re.findall(rf"{_FOLDER}/([\w.]+)", texts[name]) if not found.endswith(_ENDING)]
-    for file in (*beside, name + _ENDING):
-        held, path = known[file].read_bytes(), Path(with_home(chosen.output)) / file
+    place = Path(with_home(chosen.output))
+    # A recipe says where it lies, and what it reads.
+    copies = {file: known[file].read_bytes() for file in beside}
+    copies[name + _ENDING] = texts[name].replace(f"{_FOLDER}/", f"{place.as_posix()}/").encode()
+    for file, held in copies.items():
+        path = place / file
         if path.exists() and path.read_bytes() != held:
             cure = "give another --output, or remove that file"
             raise InvalidArgumentError(refusal(str(path), "a new file, for it would be replaced", "one there", cure))

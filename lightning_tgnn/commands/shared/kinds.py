@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
+from lightning_tgnn.commands.shared.recipe_file import held_in
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
 from lightning_tgnn.data.snapshots.sources.open_snapshots import is_synthetic
@@ -111,7 +109,7 @@ def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:
     parser = OneLineErrors(name, usage=f"{name} [options]", add_help=False, allow_abbrev=False)
     for name in ("kind", "source"):
         parser.add_argument(f"--{name}", dest="given", action="append", type=partial(_named, name))
-    parser.add_argument("--config", dest="given", action="append", type=_of_file)
+    parser.add_argument("--config", dest="given", action="append", type=held_in)
     known, others = parser.parse_known_args(list(arguments))
     words = [word[2:].partition("=")[0] for word in others if word.startswith("--")]
     given: dict[str, Any] = {name: None for name in words}
@@ -122,10 +120,3 @@ def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 def _named(name: str, value: str) -> dict[str, Any]:
     return {name: value}
-
-
-def _of_file(path: str) -> dict[str, Any]:
-    with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):  # the parser of the options says what is wrong
-        held = yaml.safe_load(Path(with_home(path)).read_text())
-        return held if isinstance(held, dict) else {}
-    return {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser
+from jsonargparse import ActionConfigFile, ArgumentParser, get_loader
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
 
 _MERGED, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
@@ -34,7 +36,7 @@ class RecipeFile(ActionConfigFile):
         super().__call__(parser, namespace, values, option_string)
 
     def _check_file(self, given: str, command: str) -> None:
-        _check(given)
+        check_recipe(given)
 
 
 class OptionsFile(RecipeFile):
@@ -42,7 +44,7 @@ class OptionsFile(RecipeFile):
 
     @override
     def _check_file(self, given: str, command: str) -> None:
-        root = _check(given)
+        root = check_recipe(given)
         keys = root.value if isinstance(root, yaml.MappingNode) else []
         if any(isinstance(key, yaml.ScalarNode) and key.value in ("trainer", "data") for key, _ in keys):
             wanted = f"a file of options of {command}"
@@ -50,7 +52,15 @@ class OptionsFile(RecipeFile):
             raise InvalidArgumentError(refusal("--config", wanted, f"the recipe {given}", cure))
 
 
-def _check(given: str) -> yaml.Node | None:
+def held_in(path: str) -> dict[str, Any]:
+    """Return the settings of a file in YAML; none of a file that the parser of the options will refuse."""
+    with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):
+        held = get_loader("yaml")(Path(with_home(path)).read_text(encoding="utf-8"))
+        return held if isinstance(held, dict) else {}
+    return {}
+
+
+def check_recipe(given: str) -> yaml.Node | None:
     """Refuse what nothing should be read from; return what is written, None where the parser refuses it."""
     try:
         is_file = Path(given).expanduser().is_file()

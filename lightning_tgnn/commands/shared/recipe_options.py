@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.commands.shared.recipe_file import check_recipe, held_in
 
 _TASKS = {
     "TemporalDataModule": ("events", "LinkPrediction"),
@@ -36,23 +34,19 @@ def with_recipes_as_options(arguments: Sequence[str]) -> list[str]:
             found.append(word)
             continue
         path = path if equals else next(words, "")
-        recipe = _recipe_at(path)
-        found += [f"--config={path}"] if recipe is None else _options(recipe)
+        recipe = held_in(path)
+        if "data" in recipe:
+            check_recipe(path)
+            found += _options(recipe)
+        else:
+            found.append(f"--config={path}")
     return found
 
 
-def _recipe_at(path: str) -> dict[str, Any] | None:
-    """Return a recipe; None where there is none."""
-    with suppress(OSError, yaml.YAMLError, ValueError, RecursionError):  # the parser of the options says what is wrong
-        held = yaml.safe_load(Path(with_home(path)).read_text(encoding="utf-8"))
-        if isinstance(held, dict) and isinstance(held.get("data"), dict):
-            return held
-    return None
-
-
 def _options(recipe: dict[str, Any]) -> Iterator[str]:
-    task, data = ((recipe.get(name) or {}) for name in ("model", "data"))
-    kinds = [str(one.get("class_path")).rpartition(".")[2] for one in (task, data)]
+    task, data = (_with_class_path(recipe.get(name)) for name in ("model", "data"))
+    # Without its folder only of this package: classes of others are trained otherwise.
+    kinds = [re.sub(r"^lightning_tgnn(\.\w+)*\.", "", str(one.get("class_path"))) for one in (task, data)]
     kind, trained = _TASKS.get(kinds[1], ("", ""))
     if kinds[0] != trained:
         received, cure = f"{kinds[0]} on {kinds[1]}", "give the options themselves, see --help"
@@ -65,3 +59,8 @@ def _options(recipe: dict[str, Any]) -> Iterator[str]:
         settings.pop("batch_size", None)
     for name, value in settings.items():
         yield f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _with_class_path(given: object) -> dict[str, Any]:
+    """Return a class with its arguments, of which a recipe may write the name alone."""
+    return given if isinstance(given, dict) else {"class_path": given}

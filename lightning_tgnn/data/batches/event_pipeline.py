@@ -19,8 +19,8 @@ from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.presampled_demand import presample_apart, presample_demand, presample_steps
 from lightning_tgnn.data.batches.sampling import NEIGHBOR_SAMPLERS, EventSampler, check_batch_fits, checked_embed_at
-from lightning_tgnn.data.batches.split_source import SplitSource, shown_name
-from lightning_tgnn.data.pipeline import plain_values
+from lightning_tgnn.data.batches.split_source import SplitSource
+from lightning_tgnn.data.pipeline import plain_values, shown_name
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, read_options
 from lightning_tgnn.data.standardize import AUTO
 from lightning_tgnn.data.streams.negative_function import FunctionNegatives

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from lightning_tgnn.checks import plain, with_home
-from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
-from lightning_tgnn.data.pipeline import Pipeline
+from lightning_tgnn.checks import plain
+from lightning_tgnn.data.pipeline import Pipeline, lasting_name
 from lightning_tgnn.data.sources.open_events import (
-    EVENT_NAMES,
     EventSource,
     ReadOptions,
     fixed_protocol,
@@ -25,9 +22,6 @@ from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.types import StreamInfo
-
-_Source = TypeVar("_Source")
-_NAMES = {*EVENT_NAMES, *GRAPH_NAMES}
 
 
 class SplitSource(Pipeline):
@@ -58,13 +52,11 @@ class SplitSource(Pipeline):
     ) -> None:
         super().__init__()
         self.standardize_features = check_standardize(standardize_features)
-        self.source = with_home(source)
+        self.source = source
         self.seed = plain(seed)
         shares = {"val_ratio": val_ratio, "test_ratio": test_ratio}
         self._split_options: dict[str, Any] = plain({**shares, "split_by": split_by, "held_out_nodes": held_out_nodes})
         self._read_options = read
-        # Where it lies, wherever the process goes from here.
-        self._located = lasting_name(self.source)
         self._stream: SplitStream | None = None
         # Whether the adjacency of a store may be kept in its folder.
         self.writes = True
@@ -153,16 +145,3 @@ class SplitSource(Pipeline):
         self._make_ready()
         self._located = lasting_name(self._located)  # of a file that was made since
         return opened(self._located, self._read_options.root)
-
-
-def shown_name(source: object) -> str:
-    """Return the name of a source as it was written, or its class."""
-    return str(source) if isinstance(source, (str, Path)) else type(source).__name__
-
-
-def lasting_name(source: _Source) -> _Source | str:
-    """Return the path of a source as it reads from any folder; a name, or what is no path, as it is."""
-    if not isinstance(source, (str, Path)) or str(source).lower() in _NAMES:
-        return source
-    path = Path(with_home(source))
-    return str(path.resolve()) if os.path.exists(path) else str(source)

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed, with_home
-from lightning_tgnn.data.batches.split_source import lasting_name
+from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
-from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, open_source, prepare_graph
+from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, GraphSource, open_source, prepare_graph
 from lightning_tgnn.data.pipeline import Pipeline
 from lightning_tgnn.data.standardize import (
     AUTO,
@@ -69,8 +68,7 @@ class GraphPipeline(Pipeline):
         check_bool("undirected", undirected, usual=True)
         check_bool("self_loops", self_loops, usual=True)
         check_seed("seed", seed)
-        self.source = with_home(source)
-        self._located = lasting_name(self.source)
+        self.source = source
         self.undirected, self.self_loops, self.normalization = undirected, self_loops, normalization
         self.seed = seed
         self.synthetic = check_mapping("synthetic", synthetic)
@@ -94,7 +92,7 @@ class GraphPipeline(Pipeline):
 
     def prepare_data(self) -> None:
         """Download, convert or generate what is kept in files; Lightning calls it on one process of a machine."""
-        prepare_graph(self._located, self.root, self.synthetic)
+        prepare_graph(cast(GraphSource, self._located), self.root, self.synthetic)
 
     @cached_property
     def graph(self) -> Graph:
@@ -112,7 +110,7 @@ class GraphPipeline(Pipeline):
     def _given(self) -> Graph:
         """The graph as the source holds it."""
         with self._reading():
-            return open_source(lasting_name(self._located), self.root, self.synthetic)
+            return open_source(cast(GraphSource, self._located), self.root, self.synthetic)
 
     @cached_property
     def standardization(self) -> Standardization | None:

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 _CELLS_PER_CHUNK = 1 << 22
 _LETTERS_AT_ONCE = 1 << 20
-_PADDED = re.compile(r"[,;\t \r\n\"](?:\+|-?0[0-9])")
+_PADDED = {
+    is_blank: re.compile(rf"[,;\t\r\n\"{' ' if is_blank else ''}] *(?:\+|-?0[0-9])") for is_blank in (False, True)
+}
+"""How such a field begins, by whether blanks stand between fields: elsewhere a time of the day does not count."""
+_AT_BORDER = 16  # letters that a block looks back at
 _PADDED_ID = re.compile(r"\s*(?:\+|-?0[0-9]).*")
 _BYTES = "S40"  # holds what most use as ids, UUIDs among them; the last byte stays empty
 IdKind = Literal["integers", "bytes", "objects"]
@@ -98,7 +102,7 @@ def _has_padded_ids(table: Table) -> bool:
     with open_text(table.rows.path, blank_comments=table.rows.delimiter is None) as text:
         for _ in range(table.rows.skipped):
             text.readline()
-        if not _has_padded_field(text):
+        if not _has_padded_field(text, _PADDED[table.rows.delimiter in (None, " ")]):
             return False
     ends = (table.roles.src, table.roles.dst)
     for frame in _text_columns(table, ends):
@@ -107,13 +111,13 @@ def _has_padded_ids(table: Table) -> bool:
     return False
 
 
-def _has_padded_field(text: TextIO) -> bool:
-    """Whether a field of a text begins as `_PADDED` says."""
+def _has_padded_field(text: TextIO, padded: re.Pattern[str]) -> bool:
+    """Whether a field of a text begins as a pattern of `_PADDED` says."""
     before = "\n"
     while block := text.read(_LETTERS_AT_ONCE):
-        if _PADDED.search(before + block):
+        if padded.search(before + block):
             return True
-        before = block[-2:]
+        before = block[-_AT_BORDER:]
     return False
 
 

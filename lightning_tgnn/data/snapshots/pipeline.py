@@ -17,12 +17,10 @@ from lightning_tgnn.checks import (
     check_path,
     check_seed,
     refusal,
-    with_home,
 )
 from lightning_tgnn.data.batches.prefetch import default_workers
-from lightning_tgnn.data.batches.split_source import lasting_name, shown_name
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
-from lightning_tgnn.data.pipeline import plain_values
+from lightning_tgnn.data.pipeline import lasting_name, plain_values, shown_name
 from lightning_tgnn.data.snapshots.adjacency import Adjacency
 from lightning_tgnn.data.snapshots.groups import GroupMaker, WholeGroups
 from lightning_tgnn.data.snapshots.loader import GroupOrder, SnapshotGroupLoader
@@ -211,8 +209,8 @@ class SnapshotPipeline(SplitSnapshots):
         self._given = {name: given[name] for name in (*_CUT, *_SHOWN, *_SPLIT, *_DRAWN)}
         self._read_options = read
         self._num_layers = num_layers
-        self.source, self.seed, self.shuffle = source, seed, shuffle
-        self._located = lasting_name(with_home(source))
+        self._given_as, self._located = source, self._source.source
+        self.seed, self.shuffle = seed, shuffle
         self.group_size, self.batch_size = group_size, batch_size
         self.vertices_per_batch, self.num_hops = vertices_per_batch, num_hops
         self.num_workers, self.prefetch_batches = num_workers, prefetch_batches

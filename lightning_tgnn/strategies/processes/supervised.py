@@ -30,6 +30,7 @@ from lightning_tgnn.comm import (
     handle_failure,
     keep_from_printing,
     leave_group_of_gpus,
+    leave_loopback,
     meet_on_loopback,
     remove_abandoned_memory,
 )
@@ -307,6 +308,7 @@ class SupervisedStrategy(DDPStrategy):
         self._copies, self._saved_buffers, self._has_saved = None, [], False
         before, self._interrupts = self._interrupts, None
         restore_interrupts(before)
+        leave_loopback()
         super().teardown()
 
     @override

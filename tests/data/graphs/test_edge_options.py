@@ -228,8 +228,8 @@ def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_onl
 
 
 def test_what_a_process_that_died_has_left_goes(folder, writes):
-    left = folder / f".edges-undirected-loops-{'0a' * 16}"
-    others = [folder / f".edges-loops-{'0a' * 16}", folder / ".edges-undirected-loops-mine"]
+    left = folder / f".edges-undirected-loops.lightning_tgnn-{'0a' * 16}"
+    others = [folder / f".edges-loops.lightning_tgnn-{'0a' * 16}", folder / ".edges-undirected-loops-mine"]
     for path in (left, *others):
         path.mkdir()
         (path / "src.npy").write_text("half")

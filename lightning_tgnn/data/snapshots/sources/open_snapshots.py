@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, check_settings, refusal, with_home
-from lightning_tgnn.data.batches.split_source import lasting_name
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.graphs.sources.open_graph import open_source, prepare_graph
+from lightning_tgnn.data.pipeline import lasting_name
 from lightning_tgnn.data.snapshots.cuts import Cut
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence, VertexFeatures
 from lightning_tgnn.data.snapshots.sources.events import EdgeColumns, from_events
