@@ -67,7 +67,7 @@ def _asked(store: dist.Store) -> dist.Store:
     To ask it then would print frames of torch's C++ code.
 
     Raises:
-        OSError: It has gone.
+        OSError: That process has gone.
     """
     tcp = store
     while isinstance(tcp, dist.PrefixStore):

@@ -250,8 +250,11 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     missing = [name for name in names if name not in table.columns]
     if missing:
         cure = "name the columns as the stream of training does, in any order"
-        received = f"none of the name(s) {', '.join(missing)} in {list(map(str, table.columns))}"
-        raise DataError(refusal("edge_features", f"a table with {', '.join(names)}", received, cure))
+        categories = category_columns(names)
+        wanted = [name for name in names if name.partition("=")[0] not in categories] + [*categories]
+        lacks = [name for name in wanted if name not in table.columns]
+        received = f"none of the name(s) {', '.join(lacks)} in {list(map(str, table.columns))}"
+        raise DataError(refusal("edge_features", f"a table with {', '.join(wanted)}", received, cure))
     return table.select(names).to_native()
 
 

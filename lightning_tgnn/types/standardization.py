@@ -38,8 +38,13 @@ class Standardization:
         >>> Standardization((0.0, 5.0), (1.0, 0.5)).columns
         'columns 1'
         """
+        return f"columns {', '.join(map(str, self.changed))}"
+
+    @property
+    def changed(self) -> list[int]:
+        """The columns that do not stay as they are."""
         both = enumerate(zip(self.shift, self.scale, strict=True))
-        return f"columns {', '.join(str(column) for column, one in both if one != (0.0, 1.0))}"
+        return [column for column, one in both if one != (0.0, 1.0)]
 
     def tensors(self) -> tuple[Tensor, Tensor]:
         """Return shift and scale, float32 [d] each."""

@@ -204,12 +204,14 @@ def _recommend(
 
 
 def _measured_by(where: ClusterOptions, folder: Path, plans: Sequence[Assessment]) -> list[str]:
-    """Return the command that measures the first plans, on the same batches."""
-    fitting = [one.candidate.written for one in plans if not one.objection][:_BENCHED]
-    if len(fitting) < 2:
+    """Return the command that measures the first plan of each of the fastest strategies, on the same batches."""
+    first = {one.candidate.strategy: one.candidate.written for one in reversed(plans) if not one.objection}
+    fitting = [one.candidate.written for one in plans if one.candidate.written in first.values()][:_BENCHED]
+    if not first:
         return []
     command = f"{where.start}lightning-tgnn bench --config {folder / 'recipe.yaml'}"
-    return [f"measure them beside each other: {command} --strategies {','.join(fitting)} --one_process true"]
+    strategies = ",".join([*fitting, "auto-state"])
+    return [f"measure them beside each other: {command} --strategies {strategies} --one_process true"]
 
 
 def said_of_share(fixed_share: float | None) -> str:

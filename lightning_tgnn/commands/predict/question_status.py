@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_tgnn.checks import RowError
+from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.readers.frame_columns import time_column
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def with_status(
     if "time" in piece.columns:
         times = time_column("time", piece["time"])
         for row in np.flatnonzero(times < predictor.latest_time).tolist():
-            early = f"time {times[row]} is before the latest event, {predictor.latest_time}"
+            told = pd.Series([times[row], predictor.latest_time])
+            asked, latest = dates_of(told) if predictor.has_dates else told
+            early = f"time {asked} is before the latest event, {latest}"
             status.iloc[row] = early if status.iloc[row] == OK else f"{status.iloc[row]}; {early}"
     return piece, status
 

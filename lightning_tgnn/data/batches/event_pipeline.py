@@ -32,6 +32,7 @@ from lightning_tgnn.types import RankLayout, SampledRoots, SharedWrites
 
 PRESAMPLE = ("off", "epoch")
 _SHOWN = ("num_neighbors", "neighbor_sampler", "past", "embed_at")
+_FEW = 5
 _DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
 
 
@@ -69,8 +70,9 @@ class EventPipeline(SplitSource):
             on, into memory-mapped files; ``"off"`` does not.
         presample_dir: Folder of these files; the system's temporary folder if None.
         format: Format of the file: ``"auto"``, ``"snap"``, ``"jodie"`` or ``"csv"``.
-        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally ``label``
-            and ``edge_features``; for a DGLGraph the names in its ``edata``, without the ends.
+        columns: For a CSV, Parquet or a DataFrame: which column is ``src``, ``dst``, ``time``, and optionally
+            ``label``, and lists of ``edge_features`` and of ``categories``, which are words; for a DGLGraph the names
+            in its ``edata``, without the ends.
         bipartite: Number sources and destinations apart; None asks the format.
         longest_id: Bytes of UTF-8 that a string id in a file may have, because all ids are stored as wide as the
             longest.
@@ -180,8 +182,11 @@ class EventPipeline(SplitSource):
         done = {"edge": stream.info.edge_standardization, "node": stream.info.node_standardization}
         for kind, standardization in done.items():
             if standardization is not None:
-                count = sum(scale != 1 for scale in standardization.scale)
-                self._tell(f"{name}: {count} of {len(standardization.scale)} {kind} features standardized")
+                changed, names = standardization.changed, stream.store.edge_feature_names if kind == "edge" else None
+                some = ", ".join(repr(names[column]) if names else str(column) for column in changed[:_FEW])
+                some += " ..." if len(changed) > _FEW else ""
+                count = f"{len(changed)} of {len(standardization.scale)}"
+                self._tell(f"{name}: {count} {kind} features standardized: {some}")
         if notice := tie_notice(stream.tied, self.past):
             self._tell(f"{name}: {notice}")
 

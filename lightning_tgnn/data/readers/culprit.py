@@ -17,7 +17,7 @@ _WHOLE = re.compile(r"-?\d+(\.0)?")
 _CURES = {
     "time": "write times as numbers or all as dates such as 2024-02-29T12:30:00, and drop or repair rows without one",
     "label": f"encode classes as integers, and {NO_LABEL}",
-    "edge feature": "drop or repair that row, or leave the column out of edge_features",
+    "edge feature": "drop or repair that row, or leave the column out of edge_features; words go into categories",
 }
 
 

@@ -147,7 +147,7 @@ class Table:
         unused = sorted(set(range(self.rows.width)) - self.roles.positions())
         if unused:
             names = ", ".join(self.rows.name(position) for position in unused)
-            cure = "to use one, name it in columns, as label or among edge_features"
+            cure = "to use one, name it in columns, as label, or among edge_features or categories"
             warnings.warn(f"{self.rows.path}: nothing reads the column(s) {names}; {cure}", stacklevel=3)
 
 
