@@ -259,7 +259,8 @@ def test_labels_of_vertices_that_are_no_classes():
 def test_labels_of_a_single_class_are_classes():
     info = snapshots(torch.zeros(20, dtype=torch.int64)).info
     assert info.num_classes == 2
-    SnapshotNodeClassification("tgcn", hidden_dim=4).build(info)
+    task = SnapshotNodeClassification("tgcn", hidden_dim=4)
+    refused(lambda: task.build(info), "the labels for SnapshotNodeClassification must be of at least two classes")
     task = SnapshotNodeRegression("tgcn", hidden_dim=4)
     refused(lambda: task.build(info), "the labels for SnapshotNodeRegression must be real numbers, got '2 classes'")
     assert snapshots(torch.zeros(20)).info.num_classes == 1

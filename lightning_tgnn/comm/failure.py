@@ -83,6 +83,11 @@ def _asked(store: dist.Store) -> dist.Store:
     return store
 
 
+def _hang_up() -> None:
+    while _lines:
+        _lines.popitem()[1].close()
+
+
 def is_interrupt(error: BaseException) -> bool:
     """Return whether Ctrl-C is what has raised an error, here or on another rank.
 
@@ -108,8 +113,7 @@ class Attendance:
         self._rank, self._over = rank, threading.Event()
         store = _store()
         assert store is not None
-        while _lines:  # to stores of earlier runs
-            _lines.popitem()[1].close()
+        _hang_up()  # to stores of earlier runs
         for word in ("call", "verdict", f"own/{rank}", f"here/{rank}"):
             store.delete_key(f"{_KEY}/{word}")
         _verdicts.clear()
@@ -130,6 +134,7 @@ class Attendance:
         """Answer no more."""
         self._over.set()
         self._thread.join(_ROLL_CALL_SECONDS)
+        _hang_up()
         atexit.unregister(self.end)
 
 

@@ -35,6 +35,7 @@ class EdgeClassification(EventClassification):
     """
 
     figure = "f1_micro"
+    _always_majority: float | None = None
 
     def check_labels(self, info: StreamInfo) -> None:
         """Refuse a stream without classes.
@@ -67,19 +68,22 @@ class EdgeClassification(EventClassification):
         return MetricCollection(metrics, compute_groups=False)
 
     def figures(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
-        """Return what was measured on a split, by name; warn of a model that always gives the same answer."""
+        """Return what was measured on a split, by name; note a model that always gives the same answer."""
         figures = super().figures(metrics)
         other_answers, share = figures.pop("other_answers", None), figures.get("majority")
-        is_final = self._trainer is None or self.trainer.state.fn != "fit"
-        if is_final and share is not None and bool(share > 0) and other_answers is not None and not int(other_answers):
-            assert isinstance(metrics, MetricCollection)
-            majority = next(one.majority for one in metrics.values() if isinstance(one, MajorityShare))
-            rank_zero_warn(
-                f"f1_micro is {float(share):.4f}, the share of class {majority}, the most frequent in training: every"
-                " event was taken for that class; train longer, with class_weight='balanced' or another rate, or look"
-                " at ap and auc"
-            )
+        is_one = share is not None and bool(share > 0) and other_answers is not None and not int(other_answers)
+        self._always_majority = float(share) if share is not None and is_one else None
         return figures
+
+    def on_test_epoch_end(self) -> None:
+        """Log what was measured; warn of a model that always gives the same answer."""
+        super().on_test_epoch_end()
+        if self._always_majority is not None:
+            rank_zero_warn(
+                f"f1_micro is {self._always_majority:.4f}, the share of the class that is most frequent in training:"
+                " every event was taken for that class; train longer, with class_weight='balanced' or another rate, or"
+                " look at ap and auc"
+            )
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""

@@ -52,7 +52,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 def test_what_a_recipe_merges_is_no_setting_twice(tmp_path):
     text = "a: &a {x: 1, y: 2}\nb: &b {z: 1}\nc:\n  <<: *a\n  <<: *b\n  x: 3\n  1: one\n  '1': text\n"
     (tmp_path / "recipe.yaml").write_text(text)
-    recipe_file._check(str(tmp_path / "recipe.yaml"))
+    recipe_file.check_recipe(str(tmp_path / "recipe.yaml"))
 
 
 def test_what_may_be_a_number_or_a_word_is_read_as_a_number_first():

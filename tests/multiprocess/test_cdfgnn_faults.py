@@ -173,9 +173,9 @@ def refusals(rank, ranks, folder):
     fit(apart, ranks, epochs=1)
     assert torch.equal(apart.replica_state._cut.long(), part)  # that of the first rank, whatever the others were given
 
-    split = torch.eye(3, dtype=torch.bool)
+    split = torch.eye(4, dtype=torch.bool)
     edge = torch.tensor([0])
-    tiny = Graph(edge, edge + 1, torch.ones(3, 2), torch.tensor([0, 1, 1]), split[0], split[1], split[2])
+    tiny = Graph(edge, edge + 1, torch.ones(4, 2), torch.tensor([0, 1, 1, 1]), split[0] | split[3], split[1], split[2])
     tiny_data = FullGraphDataModule(tiny, undirected=False, self_loops=False)
     for partition in ("hierarchical", "random"):
         refused_partition("ranks must be at most one for each of 1 edges, got 2; use fewer", partition, tiny_data)
