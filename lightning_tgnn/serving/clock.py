@@ -23,10 +23,9 @@ class StreamClock:
     def __init__(self, origin: float, latest: float) -> None:
         self.origin = origin
         self.latest = latest
-        self._last = latest
 
-    def of_events(self, time: Times, count: int) -> Tensor:
-        """Return the times of new events since the origin, float64 [count].
+    def of_events(self, time: Times, count: int) -> tuple[Tensor, float]:
+        """Return the times of new events since the origin, float64 [count], and the last one as it was given.
 
         Raises:
             InvalidArgumentError: ``time`` does not hold ``count`` times.
@@ -35,8 +34,7 @@ class StreamClock:
         times = self._times(time, count)
         previous = np.concatenate([[self.latest], times[:-1]])
         self._refuse_earlier(times, previous, "sort events by time, and leave out what has been observed")
-        self._last = float(times[-1]) if count else self.latest
-        return torch.from_numpy(times - self.origin)
+        return torch.from_numpy(times - self.origin), float(times[-1]) if count else self.latest
 
     def of_queries(self, time: Times | None, count: int) -> Tensor:
         """Return the times of questions since the origin, float64 [count].
@@ -50,10 +48,6 @@ class StreamClock:
         times = np.full(count, self.latest) if time is None else self._times(time, count)
         self._refuse_earlier(times, np.full(count, self.latest), "the state has moved on: ask about later times")
         return torch.from_numpy(times - self.origin)
-
-    def advance(self) -> None:
-        """Note that the events of the last call of `of_events` have been taken in."""
-        self.latest = self._last  # as it was given: the origin taken off and added may be another number
 
     def _times(self, time: Times, count: int) -> np.ndarray:
         times = time_column("time", time)

@@ -51,10 +51,10 @@ class FeatureLog:
         masks = [rows >= 0 for rows in tables]
         used = [rows[mask] for rows, mask in zip(tables, masks, strict=True)]
         kept, renumbered = torch.cat(used).unique(return_inverse=True)
-        for rows, mask, own in zip(tables, masks, renumbered.split([len(rows) for rows in used]), strict=True):
-            rows[mask] = own
         table = self.table.new_zeros(max(2 * len(kept), 1), self.width)
         table[: len(kept)] = self.table[kept.to(self.table.device)]
+        for rows, mask, own in zip(tables, masks, renumbered.split([len(rows) for rows in used]), strict=True):
+            rows[mask] = own
         self.table, self._used = table, len(kept)
 
     def held(self) -> Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.data.streams.columns import float_column
 from lightning_tgnn.files.checkpoint_folder import local_path
 from lightning_tgnn.serving.build import PredictorState, catch_up, from_checkpoint, from_saved
+from lightning_tgnn.serving.change import Change
 from lightning_tgnn.serving.live_state import Events
 from lightning_tgnn.serving.saved_predictor import write_predictor
+from lightning_tgnn.serving.shared_lock import SharedLock
 from lightning_tgnn.serving.tables import by_name
 from lightning_tgnn.tasks import MemoryTask
 
@@ -36,6 +41,45 @@ class StreamFollower:
         self._state = state
         self._live = state.live
         self._numbers = state.numbers
+        self._lock = SharedLock()
+        self._change: Change | None = None  # that has broken off, and may have to be undone
+
+    @contextmanager
+    def paused(self) -> Iterator[int]:
+        """Let several questions see the same events: nothing is taken in while a block under this has not ended.
+
+        Yields:
+            Events of the stream that the answers have taken in.
+
+        Raises:
+            InvalidArgumentError: The block takes in events itself.
+        """
+        with self._lock.reading(lambda: self._change is None and self._live.is_settled, self._settle):
+            yield self._live.num_events
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        self._undo()
+        self._live.settle()
+
+    def _undo(self) -> None:
+        """Undo a change that has broken off."""
+        if self._change is not None:
+            self._change.undo()
+        self._change = None
+
+    @contextmanager
+    def _changing(self) -> Iterator[Change]:
+        """Change the state alone, as a whole or, where that breaks off, not at all."""
+        with self._lock.writing():
+            self._undo()
+            self._change = Change()
+            try:
+                yield self._change
+            except BaseException:
+                self._undo()
+                raise
+            self._change = None
 
     def __repr__(self) -> str:
         task, info = self._live.task, self._state.info
@@ -116,7 +160,11 @@ class StreamFollower:
         Raises:
             InvalidArgumentError: ``path`` cannot be written, or the disk is full.
         """
-        write_predictor(self._state.state_dict(), check_path("path", path))
+        place = check_path("path", path)
+        with self._lock.writing():
+            self._undo()
+            state = self._state.state_dict()
+            write_predictor(state, place)
 
     @property
     def ids_are_integers(self) -> bool:
@@ -164,7 +212,8 @@ class StreamFollower:
     @property
     def num_events(self) -> int:
         """Events of the stream that have been taken in."""
-        return self._live.num_events
+        with self.paused() as count:
+            return count
 
     @property
     def latest_time(self) -> float:
@@ -182,30 +231,41 @@ class StreamFollower:
             edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a table, whose
                 columns are found by `edge_feature_names` where these are known.
 
+        All of them are taken in, or, where an exception or Ctrl-C ends it, none.
+
         Raises:
-            InvalidArgumentError: Columns differ in length, or ids are of the wrong kind.
+            InvalidArgumentError: Columns differ in length, ids are of the wrong kind, or a block under `paused` calls.
             DataError: A node is unknown, a time is too early, or a time or feature is invalid.
         """
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
-        times = self._state.clock.of_events(time, len(sources))
-        features = self._features(edge_features, len(sources))
-        self._live.append(Events(sources, destinations, times, features))
-        self._state.is_destination[destinations] = True
-        if self._state.seen is not None:
-            self._state.seen.add(sources, destinations)
-        self._state.clock.advance()
+        features, state = self._features(edge_features, len(sources)), self._state
+        with self._changing() as change:
+            times, last = state.clock.of_events(time, len(sources))
+            first = destinations[~state.is_destination[destinations]]
+            change.on_undo(lambda: state.is_destination.index_fill_(0, first, 0))
+            change.on_undo(partial(setattr, state.clock, "latest", state.clock.latest))
+            if state.seen is not None:
+                change.on_undo(partial(state.seen.put_back, *state.seen.mark()))
+            self._live.append(Events(sources, destinations, times, features), change)
+            state.is_destination[destinations] = True
+            if state.seen is not None:
+                state.seen.add(sources, destinations)
+            state.clock.latest = last  # as it was given: the origin taken off and added may be another number
 
     @torch.no_grad()
     def close_batch(self) -> None:
         """End the open batch here, as the end of the training, validation or test split does."""
-        self._live.close_batch()
+        with self._changing() as change:
+            self._live.close_batch(change)
 
     @torch.no_grad()
     def reset(self) -> None:
         """Return to the state before the first event; nodes and weights stay."""
-        self._state.reset()
+        with self._lock.writing():
+            self._change = None
+            self._state.reset()
 
     def _features(self, values: ArrayLike | None, count: int) -> Tensor:
         width = self._state.info.edge_feature_dim

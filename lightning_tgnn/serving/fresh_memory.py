@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ class FreshMemory:
         self._memory = torch.zeros(spec.num_nodes, spec.memory_dim, device=device)
         self._time = torch.zeros(spec.num_nodes, dtype=torch.float64, device=device)
         self._stale = torch.ones(spec.num_nodes, dtype=torch.bool)
+        self._refreshing = threading.Lock()
 
     def mark_changed(self, nodes: Tensor | slice = slice(None)) -> None:
         """Forget the memory of ``nodes``, or of all."""
@@ -31,8 +34,9 @@ class FreshMemory:
 
     def read(self, nodes: Tensor) -> UpdatedRows:
         """Return the rows of distinct nodes (int64 [U], on the CPU)."""
-        for piece in nodes[self._stale[nodes]].split(_NODES_PER_PIECE):
-            self._refresh(piece)
+        with self._refreshing:  # rows that are read by others meanwhile are not among them
+            for piece in nodes[self._stale[nodes]].split(_NODES_PER_PIECE):
+                self._refresh(piece)
         index = nodes.to(self._memory.device)
         return UpdatedRows(self._memory.index_select(0, index), self._time[index])
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
+from lightning_tgnn.files.whole import interrupts_wait
+from lightning_tgnn.serving.change import Change, OldTableRows
 from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.fresh_memory import FreshMemory
 from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
@@ -32,17 +34,43 @@ class _LocalRows(Protocol):
     position: int
 
 
-class _Backup:
-    """Rows of some tables as they were."""
+class _Before:
+    """A state as it was, while batches are taken in: with it they can be undone."""
 
-    def __init__(self, tables: list[Tensor], nodes: Tensor) -> None:
-        self._tables = tables
-        self.nodes = nodes
-        self._rows = [table[nodes.to(table.device)] for table in tables]
+    def __init__(self, live: LiveState) -> None:
+        self._live, store = live, live.store
+        self._rows, self._recent = (
+            OldTableRows([*vars(store.rows).values()]),
+            OldTableRows([*live.recent.tables.values()]),
+        )
+        self._of_rows = [*live.recent.tables].index("row")
+        self._position, self._moment = store.position, live.recent.moment
+        self._used: int | None = live.features.mark()
+        self._open, self._num_parts, self._num_open = live.open, len(live.open), live.num_open
+
+    def keep(self, batch: EventBatch) -> None:
+        """Keep the rows that a batch changes."""
+        changed = torch.cat([batch.nodes[: batch.num_written], batch.mail_nodes]).unique()
+        self._rows.keep(changed)
+        self._recent.keep(torch.cat([batch.src, batch.dst]).unique())
+
+    def rows_of_features(self) -> list[Tensor]:
+        """Return the tables that say where features are kept; they are about to be renumbered."""
+        self._used = None
+        return [*self._recent.kept_of(self._of_rows), self._moment.tables["row"]]
 
     def put_back(self) -> None:
-        for table, rows in zip(self._tables, self._rows, strict=True):
-            table[self.nodes.to(table.device)] = rows
+        """Undo all batches; may be called again where it has broken off."""
+        live = self._live
+        for nodes in self._rows.put_back():
+            live.memory.mark_changed(nodes)
+        self._recent.put_back()
+        live.store.position, live.recent.moment = self._position, self._moment
+        if self._used is not None:
+            live.features.rewind(self._used)
+        del self._open[self._num_parts :]
+        live.open, live.num_open = self._open, self._num_open
+        live.version += 1
 
 
 class LiveState:
@@ -61,6 +89,9 @@ class LiveState:
 
     Attributes:
         version: A number that changes whenever answers may change.
+        memory: The memory of every node with its pending mails applied.
+        open: The events of the batch that is still open, as they came.
+        num_open: How many they are.
     """
 
     def __init__(
@@ -77,14 +108,15 @@ class LiveState:
         self.batch_size = batch_size
         self.version = 0
         self._node_features = node_features
-        self._memory = FreshMemory(task)
-        self._open: list[Events] = []
-        self._num_open = 0
-        self._backups: list[_Backup] = []
-        self._is_settled = True
+        self.memory = FreshMemory(task)
+        self.open: list[Events] = []
+        self.num_open = 0  # counted as they come: a batch of single events has as many parts
+        self._settled: _Before | None = None  # before the open batch was taken in for an answer
+        self._unsettled: _Before | None = None  # before it began to be: that has broken off
 
     @property
-    def _store(self) -> _LocalRows:
+    def store(self) -> _LocalRows:
+        """Where node state lives."""
         store = self.task.state_store
         assert isinstance(store, _LocalRows)
         return store
@@ -93,57 +125,64 @@ class LiveState:
     def num_events(self) -> int:
         """Events of the stream that have been taken in or wait in the open batch."""
         held = self.task.state_store.position
-        return held if self._backups else held + self.num_open
+        return held if self._settled is not None else held + self.num_open
 
     @property
-    def num_open(self) -> int:
-        """Events of the batch that is still open."""
-        return self._num_open  # counted as they come: a batch of single events has as many parts
+    def is_settled(self) -> bool:
+        """Whether an answer has all events."""
+        return self._unsettled is None and (self._settled is not None or not self.num_open)
 
-    def append(self, events: Events) -> None:
-        """Add events; a batch that is full is taken in."""
+    def append(self, events: Events, change: Change | None = None) -> None:
+        """Add events; a batch that is full is taken in.
+
+        Args:
+            events: What has happened, in order.
+            change: What is to be undone if it breaks off; None where nobody goes on then.
+        """
         self.version += 1
         self._reopen()
+        before = None
+        if change is not None:
+            before = _Before(self)
+            change.on_undo(before.put_back)
         start = 0
         while start < len(events.src):
             end = min(start + self.batch_size - self.num_open, len(events.src))
-            self._open.append(Events(*(column[start:end] for column in events)))
-            self._num_open += end - start
+            self.open.append(Events(*(column[start:end] for column in events)))
+            self.num_open += end - start
             start = end
             if self.num_open == self.batch_size:
-                self.close_batch()
-        self._is_settled = not self._open
+                self._close(before)
 
-    def close_batch(self) -> None:
-        """Take in the open batch for good, as at the end of a split."""
+    def close_batch(self, change: Change | None = None) -> None:
+        """Take in the open batch for good, as at the end of a split; ``change`` is as for `append`."""
         self.version += 1
         self._reopen()
-        if self._open:
-            self._make_room()
-            self._take_in(self._batch(self.open_events()))
-            self._forget_open()
-        self._is_settled = True
+        if self.open:
+            before = None
+            if change is not None:
+                before = _Before(self)
+                change.on_undo(before.put_back)
+            self._close(before)
+
+    def _close(self, before: _Before | None) -> None:
+        self._make_room(before)
+        self._take_in(self._batch(self.open_events()), before)
+        self._forget_open()
 
     def skip_to(self, position: int) -> None:
         """Count the stream's events up to ``position`` as taken in; skipped events change no memory."""
-        self._store.position = position
+        self.store.position = position
 
     def settle(self) -> None:
         """Take in the open batch for an answer."""
-        if self._is_settled:
+        if self.is_settled:
             return
+        self._reopen()
         self._make_room()
-        batch = self._batch(self.open_events())
-        store = self._store
-        changed = torch.cat([batch.nodes[: batch.num_written], batch.mail_nodes]).unique()
-        ends = torch.cat([batch.src, batch.dst]).unique()
-        self._backups = [
-            _Backup(list(vars(store.rows).values()), changed),
-            _Backup(list(self.recent.tables.values()), ends),
-        ]
-        self._position, self._used, self._moment = store.position, self.features.mark(), self.recent.moment
-        self._take_in(batch)
-        self._is_settled = True
+        self._unsettled = _Before(self)
+        self._take_in(self._batch(self.open_events()), self._unsettled)
+        self._settled, self._unsettled = self._unsettled, None
 
     def query(self, nodes: Tensor, times: Tensor) -> tuple[Any, QueryBatch]:
         """Return the memory and the neighbours that a question about ``nodes`` at ``times`` needs.
@@ -174,41 +213,38 @@ class LiveState:
             edge_features=self.features.table if self.features.width else torch.empty(0, 0),
             node_features=self._of_nodes(own.distinct),
         )
-        return self._memory.read(own.distinct), batch.to(self.task.device)
+        return self.memory.read(own.distinct), batch.to(self.task.device)
 
     def _of_nodes(self, nodes: Tensor) -> Tensor:
         return torch.empty(len(nodes), 0) if self._node_features is None else self._node_features[nodes]
 
     def open_events(self) -> Events:
         """Return the events of the batch that is still open."""
-        return Events(*(torch.cat(columns) for columns in zip(*self._open, strict=True)))
+        return Events(*(torch.cat(columns) for columns in zip(*self.open, strict=True)))
 
     def _forget_open(self) -> None:
-        self._open.clear()
-        self._num_open = 0
+        self.open, self.num_open = [], 0
 
     def reset(self) -> None:
         """Return to the state before the first event."""
         self.version += 1
         self._forget_open()
-        self._backups = []
-        self._is_settled = True
+        self._settled = self._unsettled = None
         self.task.state_store.reset()
         self.recent.clear()
         self.features.forget_others(self.recent.rows)
-        self._memory.mark_changed()
+        self.memory.mark_changed()
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values that hold the state, the open batch by itself."""
         self._reopen()
-        self._is_settled = not self._open
         return {
             "state": self.task.state_store.state_dict(),
             "recent": self.recent.state_dict(),
             "features": self.features.held().clone(),
             "node_features": self._node_features,
             "batch_size": self.batch_size,
-            "open": self.open_events()._asdict() if self._open else None,
+            "open": self.open_events()._asdict() if self.open else None,
         }
 
     @classmethod
@@ -226,27 +262,27 @@ class LiveState:
 
     def _reopen(self) -> None:
         """Undo what `settle` did."""
-        for backup in self._backups:
-            backup.put_back()
-            self._memory.mark_changed(backup.nodes)
-        if self._backups:
-            self._store.position = self._position
-            self.features.rewind(self._used)
-            self.recent.moment = self._moment
-        self._backups = []
+        for before in (self._settled, self._unsettled):
+            if before is not None:
+                before.put_back()
+        self._settled = self._unsettled = None
 
-    def _make_room(self) -> None:
+    def _make_room(self, before: _Before | None = None) -> None:
         """Drop features without a reference instead of letting their table grow."""
         if self.features.width and not self.features.has_room(self.num_open):
-            self.features.forget_others(self.recent.rows)
+            kept = [] if before is None else before.rows_of_features()
+            with interrupts_wait():  # some tables renumbered and others not could not be undone
+                self.features.forget_others([*self.recent.rows, *kept])
 
-    def _take_in(self, batch: EventBatch) -> None:
+    def _take_in(self, batch: EventBatch, before: _Before | None) -> None:
+        if before is not None:
+            before.keep(batch)
         self.task.take_in(batch.to(self.task.device))
         ends = torch.stack([batch.src, batch.dst], dim=1)
         rows = self.features.append(batch.edge_features) if self.features.width else batch.events
         self.recent.add(ends, batch.time, rows)
-        self._memory.mark_changed(batch.nodes[: batch.num_written])
-        self._memory.mark_changed(batch.mail_nodes)
+        self.memory.mark_changed(batch.nodes[: batch.num_written])
+        self.memory.mark_changed(batch.mail_nodes)
 
     def _batch(self, events: Events) -> EventBatch:
         """Return the batch that only changes node state, as `EventLoader.replay` makes it."""

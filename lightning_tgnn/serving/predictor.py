@@ -32,11 +32,13 @@ class TopK:
             where a source has fewer than K candidates.
         probabilities: float32 [S, K], NaN where there is no destination.
         sources: [S], the users' ids.
+        position: Events of the stream that the answer has taken in.
     """
 
     destinations: np.ma.MaskedArray
     probabilities: np.ndarray
     sources: np.ndarray
+    position: int = 0
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each destination: source, rank from 1, destination and probability."""
@@ -78,7 +80,11 @@ class Predictor(StreamFollower):
     brings, nor on questions in between.
 
     Times are numbers in the unit of the stream, or dates, which are taken as the seconds since 1970 (UTC if they name
-    no zone), as in a DataFrame to train on. If sources and destinations are numbered apart (``bipartite``), an id is
+    no zone), as in a DataFrame to train on.
+
+    Threads may ask side by side and observe in between: an answer is of one position of the stream, and `observe` takes
+    in all of its events or none. Several questions of one position stand in a block under `paused`.
+    If sources and destinations are numbered apart (``bipartite``), an id is
     looked up on its own side. A predictor computes in float32, whatever precision the model was trained in.
     """
 
@@ -99,9 +105,10 @@ class Predictor(StreamFollower):
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
-        times = self._state.clock.of_queries(time, len(sources))
-        nodes, moments = torch.cat([sources, destinations]), times.repeat(2)
-        logits, _ = predictor(embed(self._live, nodes, moments), len(sources), 0)
+        with self.paused():
+            times = self._state.clock.of_queries(time, len(sources))
+            nodes, moments = torch.cat([sources, destinations]), times.repeat(2)
+            logits, _ = predictor(embed(self._live, nodes, moments), len(sources), 0)
         return logits.sigmoid().cpu().numpy()
 
     @torch.no_grad()
@@ -136,19 +143,18 @@ class Predictor(StreamFollower):
         """
         ranking = self._ranking
         sources = self._numbers.find("src", src, "source")
-        times = self._state.clock.of_queries(time, len(sources))
-        if candidates is None:
-            choice = self._state.is_destination.nonzero().squeeze(1)
-        else:
-            choice = _distinct(self._numbers.find("candidates", candidates, "destination"))
         check_int("k", k, minimum=1, cure="10 is usual")
-        if len(choice) < k:
-            raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
-        places, logits = ranking.best(sources, times, choice, k, self._excluded(sources, choice, exclude_seen))
+        given = None if candidates is None else _distinct(self._numbers.find("candidates", candidates, "destination"))
+        with self.paused() as position:
+            times = self._state.clock.of_queries(time, len(sources))
+            choice = self._state.is_destination.nonzero().squeeze(1) if given is None else given
+            if len(choice) < k:
+                raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
+            places, logits = ranking.best(sources, times, choice, k, self._excluded(sources, choice, exclude_seen))
         is_none = logits.isneginf()
         found = np.ma.MaskedArray(self._numbers.ids[choice[places].numpy()], is_none.numpy())
         probabilities = logits.sigmoid().masked_fill(is_none, torch.nan).numpy()
-        return TopK(found, probabilities, self._numbers.ids[sources.numpy()])
+        return TopK(found, probabilities, self._numbers.ids[sources.numpy()], position)
 
     @torch.no_grad()
     def classify(
@@ -173,9 +179,11 @@ class Predictor(StreamFollower):
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
-        times, count = self._state.clock.of_queries(time, len(sources)), len(sources)
+        count = len(sources)
         features = self._features(edge_features, count).to(task.device)
-        embeddings = embed(self._live, torch.cat([sources, destinations]), times.repeat(2))
+        with self.paused():
+            times = self._state.clock.of_queries(time, count)
+            embeddings = embed(self._live, torch.cat([sources, destinations]), times.repeat(2))
         logits = task.classify(embeddings, features if features.shape[1] else None, count)
         found = task.probabilities(logits)
         labels = found > 0.5 if self._state.info.multi_label else found.argmax(1)
@@ -196,8 +204,9 @@ class Predictor(StreamFollower):
             DataError: A node is unknown or a time too early.
         """
         numbers = self._numbers.find("nodes", nodes, side)
-        times = self._state.clock.of_queries(time, len(numbers))
-        return embed(self._live, numbers, times).float().cpu().numpy()
+        with self.paused():
+            times = self._state.clock.of_queries(time, len(numbers))
+            return embed(self._live, numbers, times).float().cpu().numpy()
 
     def _excluded(self, sources: Tensor, candidates: Tensor, exclude_seen: bool) -> Excluded:
         rows, nodes = torch.arange(len(sources)), sources

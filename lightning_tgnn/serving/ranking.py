@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -67,9 +69,8 @@ class Ranking:
     def __init__(self, live: LiveState, predictor: LinkPredictor) -> None:
         self._live = live
         self._predictor = predictor
-        self._asked: tuple[int, float] | None = None
-        self._candidates = torch.empty(0, dtype=torch.int64)
-        self._rows = torch.empty(0, 0)
+        self._kept: tuple[tuple[int, float], Tensor, Tensor] | None = None  # version and time, candidates, their rows
+        self._embedding = threading.Lock()
 
     def best(self, src: Tensor, times: Tensor, candidates: Tensor, k: int, excluded: Excluded) -> tuple[Tensor, Tensor]:
         """Return the ``k`` best candidates of every source.
@@ -100,20 +101,19 @@ class Ranking:
     def _destinations(self, candidates: Tensor, time: Tensor) -> Tensor:
         """Return the candidates' embeddings as the link predictor transforms them, [C, d_emb]."""
         asked = (self._live.version, float(time))
-        if self._asked != asked or not torch.equal(self._candidates, candidates):
-            self._asked = None  # in the middle of it the rows are those of neither question
-            self._embed(candidates, time)
-            self._asked, self._candidates = asked, candidates
-        return self._rows
+        with self._embedding:  # of several that ask the same one embeds
+            if self._kept is None or self._kept[0] != asked or not torch.equal(self._kept[1], candidates):
+                self._kept = None  # there is room for one table
+                self._kept = asked, candidates, self._embedded(candidates, time)
+            return self._kept[2]
 
-    def _embed(self, candidates: Tensor, time: Tensor) -> None:
-        shape = (len(candidates), self._predictor.destination.out_features)
-        if self._rows.shape != shape:
-            self._rows = torch.empty(shape, device=self._live.task.device)
+    def _embedded(self, candidates: Tensor, time: Tensor) -> Tensor:
+        rows = torch.empty(len(candidates), self._predictor.destination.out_features, device=self._live.task.device)
         for start in range(0, len(candidates), _CANDIDATES_PER_PIECE):
             piece = candidates[start : start + _CANDIDATES_PER_PIECE]
             embeddings = embed(self._live, piece, time.expand(len(piece)))
-            self._rows[start : start + len(piece)] = self._predictor.destination(embeddings)
+            rows[start : start + len(piece)] = self._predictor.destination(embeddings)
+        return rows
 
     def _at_one_time(
         self, sources: Tensor, destinations: Tensor, k: int, excluded: tuple[Tensor, Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 
 import numpy as np
@@ -25,6 +26,7 @@ class SeenPairs:
         self._num_nodes = num_nodes
         self._keys = torch.empty(0, dtype=torch.int64) if keys is None else keys
         self._new = array("q")  # one buffer: a tensor for each event would take seventy times the memory
+        self._merging = threading.Lock()
 
     @classmethod
     def of_stream(cls, store: EventStore, end: int) -> SeenPairs:
@@ -41,20 +43,30 @@ class SeenPairs:
         if len(self._new) > max(_EVENTS_AT_ONCE, len(self._keys)):
             self.keys()
 
+    def put_back(self, keys: Tensor, new: array[int], count: int) -> None:
+        """Return to what there was: the pairs, the buffer of new ones and its length."""
+        del new[count:]
+        self._keys, self._new = keys, new
+
+    def mark(self) -> tuple[Tensor, array[int], int]:
+        """Return what `put_back` takes."""
+        return self._keys, self._new, len(self._new)
+
     def clear(self) -> None:
         """Return to the state before the first event."""
         self._keys, self._new = self._keys[:0], array("q")
 
     def keys(self) -> Tensor:
         """Return the keys of all pairs, int64 [P], strictly ascending."""
-        if self._new:
-            # Put in where they belong: to sort all again would take far longer than the question that asks.
-            old, new = self._keys.numpy(), np.unique(np.frombuffer(self._new, np.int64))
-            if len(old):
-                new = new[old[np.searchsorted(old, new).clip(max=len(old) - 1)] != new]
-            self._keys = torch.from_numpy(np.insert(old, np.searchsorted(old, new), new))
-            self._new = array("q")
-        return self._keys
+        with self._merging:  # of several readers one does it
+            if self._new:
+                # Put in where they belong: to sort all again would take far longer than the question that asks.
+                old, new = self._keys.numpy(), np.unique(np.array(self._new))
+                if len(old):
+                    new = new[old[np.searchsorted(old, new).clip(max=len(old) - 1)] != new]
+                self._keys = torch.from_numpy(np.insert(old, np.searchsorted(old, new), new))
+                self._new = array("q")
+            return self._keys
 
     def of_sources(self, src: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pairs of some sources.
