@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, cast
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from fsspec.core import url_to_fs
@@ -32,6 +34,7 @@ from lightning_tgnn.files.folder_replacement import remove, replace_folder
 from lightning_tgnn.files.tensors import check_records
 from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tensors
 
+_VALUES = "/data.pkl"  # of torch's files
 ALL_PARTS, NO_PARTS = slice(None), slice(0)
 """Which parts of a folder `WholeCheckpointIO.open_checkpoint` compares with their checksums."""
 
@@ -160,14 +163,23 @@ class WholeCheckpointIO(TorchCheckpointIO):
 
     @override
     def remove_checkpoint(self, path: _PATH) -> None:
-        """Remove a checkpoint, a folder at once; a folder that is none stays."""
+        """Remove a checkpoint, a folder at once; what is none stays, whoever has named it."""
         place = local_path(path)
-        if place is None:
-            super().remove_checkpoint(path)
-        elif place.is_symlink() or place.is_file() or is_own(place):
+        if place is not None and is_own(place):
             remove(place)
-        elif place.exists():
-            rank_zero_warn(f"{place} is not removed: it is no checkpoint of lightning_tgnn; remove it yourself")
+        elif _is_of_a_trainer(str(path)):
+            super().remove_checkpoint(path) if place is None else remove(place)
+        elif place is None or place.exists():
+            rank_zero_warn(f"{path} is not removed: it is no checkpoint of a Trainer; remove it yourself")
+
+
+def _is_of_a_trainer(path: str) -> bool:
+    """Whether a file, of other storage too, is a checkpoint that a Trainer has written, by its content."""
+    with suppress(OSError, BadZipFile):
+        storage, name = url_to_fs(path)
+        with storage.open(name, "rb") as file, ZipFile(file) as held:
+            return any(b"pytorch-lightning_version" in held.read(one) for one in held.namelist() if _VALUES in one)
+    return False
 
 
 class RunCheckpointIO(WholeCheckpointIO):

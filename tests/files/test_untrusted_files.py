@@ -312,3 +312,19 @@ def test_a_checkpoint_names_no_file_elsewhere_that_a_resumed_run_would_delete(tm
             assert list(keep.best_k_models) == ([name] if own else []), (name, folder)
             for path in (keep.best_model_path, keep.kth_best_model_path, keep.last_model_path):
                 assert path == (name if own else ""), (name, folder)
+
+
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_only_checkpoints_of_a_trainer_are_removed(address, tmp_path):
+    store = random_store(60, num_nodes=12)
+    fitted(tmp_path / "right.ckpt", data_module(store))
+    left = {"thesis.txt": b"years of work", "weights.ckpt": b"PK\x03\x04 no archive"}
+    for name, content in left.items():
+        (tmp_path / name).write_bytes(content)
+    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
+    for name in (*left, "other.ckpt"):
+        with pytest.warns(UserWarning, match=f"{name} is not removed: it is no checkpoint of a Trainer"):
+            WholeCheckpointIO().remove_checkpoint(address.format(tmp_path / name))
+        assert (tmp_path / name).exists()
+    WholeCheckpointIO().remove_checkpoint(address.format(tmp_path / "right.ckpt"))
+    assert not (tmp_path / "right.ckpt").exists()
