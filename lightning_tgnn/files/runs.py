@@ -19,6 +19,14 @@ from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 
 WORDS = ("last", "best")
+LAST_OR_NEW = "last-or-new"
+"""The last checkpoint of a fit, or none where there is none: one command that can be started again and again."""
+
+
+class NoCheckpointError(InvalidArgumentError):
+    """No run has the checkpoint that is asked for."""
+
+
 """What may stand for the path of a checkpoint."""
 
 _CONFIG = "config.yaml"
@@ -172,5 +180,5 @@ def _settings_of(path: Path) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _nowhere(word: str, where: str) -> InvalidArgumentError:
-    return InvalidArgumentError(refusal("ckpt_path", "that of a checkpoint", word, f"{where}; {_CURE}"))
+def _nowhere(word: str, where: str) -> NoCheckpointError:
+    return NoCheckpointError(refusal("ckpt_path", "that of a checkpoint", word, f"{where}; {_CURE}"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, cast
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.loops.progress import _ProcessedTracker
 from torch import Tensor
@@ -12,15 +14,49 @@ from torch import Tensor
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.tasks.restorable_task import plain_name
 
+_PYTHON_VERSION = 3  # of what `random.getstate` returns
+
 
 def random_states(trainer: pl.Trainer) -> dict[str, Tensor | None]:
-    """Return torch's random states of every rank, uint8 [M, n], of the CPU and, where it trains, of CUDA."""
+    """Return the random states of every rank, uint8 [M, n].
+
+    They are torch's of the CPU and, where it trains, of CUDA, and the global ones of Python and NumPy, from which other
+    code may draw.
+    """
     device = trainer.strategy.root_device
     on_cuda = device.type == "cuda"
     return {
         "cpu": _of_all_ranks(torch.get_rng_state(), trainer).cpu(),
         "cuda": _of_all_ranks(torch.cuda.get_rng_state(device), trainer).cpu() if on_cuda else None,
+        "python": _of_all_ranks(_python_state(), trainer).cpu(),
+        "numpy": _of_all_ranks(_numpy_state(), trainer).cpu(),
     }
+
+
+def _python_state() -> Tensor:
+    _, words, gauss = random.getstate()
+    return _as_bytes(np.array(words, np.uint32), np.array([np.nan if gauss is None else gauss]))
+
+
+def _numpy_state() -> Tensor:
+    state = np.random.get_state(legacy=False)
+    words, position = state["state"]["key"], state["state"]["pos"]
+    return _as_bytes(words, np.array([position, state["has_gauss"]], np.uint32), np.array([state["gauss"]]))
+
+
+def _as_bytes(*arrays: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.concatenate([array.view(np.uint8) for array in arrays]))
+
+
+def _set_python_state(state: np.ndarray) -> None:
+    (gauss,) = state[-8:].view(np.float64).tolist()
+    random.setstate((_PYTHON_VERSION, tuple(state[:-8].view(np.uint32).tolist()), None if np.isnan(gauss) else gauss))
+
+
+def _set_numpy_state(state: np.ndarray) -> None:
+    *words, position, has_gauss = state[:-8].view(np.uint32).tolist()
+    (gauss,) = state[-8:].view(np.float64).tolist()
+    np.random.set_state(("MT19937", np.array(words, np.uint32), position, has_gauss, gauss))
 
 
 def checked_states(saved: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +82,9 @@ def restore_random_states(saved: dict[str, Any], trainer: pl.Trainer) -> None:
         torch.set_rng_state(saved["cpu"][rank].cpu().clone())  # of a view, torch would read the whole storage
     if device.type == "cuda" and saved["cuda"] is not None and rank < len(saved["cuda"]):
         torch.cuda.set_rng_state(saved["cuda"][rank].cpu().clone(), device)
+    for name, restore in {"python": _set_python_state, "numpy": _set_numpy_state}.items():
+        if name in saved and rank < len(saved[name]):  # checkpoints of earlier versions have none
+            restore(saved[name][rank].cpu().numpy().copy())
 
 
 def _of_all_ranks(values: Tensor, trainer: pl.Trainer) -> Tensor:

@@ -297,3 +297,18 @@ def test_settings_are_left_out_where_the_working_directory_cannot_be_written(tmp
     settings.setup(pl.Trainer(accelerator="cpu", logger=False), None, "fit")
     assert f"the settings of this run are not written: {tmp_path / 'config.yaml'} cannot be written" in caplog.text
     assert not (tmp_path / "config.yaml").exists()
+
+
+def test_one_command_begins_a_run_and_goes_on_with_it(tmp_path, monkeypatch, caplog):
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
+    words = ["fit", *COMMON, *SIZES, "--test_after_fit=false", "--ckpt_path=last-or-new", "--trainer.max_epochs"]
+    with caplog.at_level("INFO"):
+        main([*words, "1"])
+        assert "there is no checkpoint to go on with; a new run begins" in caplog.text
+        main([*words, "2"])
+    assert f"{RUN}/checkpoints/last.ckpt is the last checkpoint" in caplog.text
+    assert torch.load(max(Path("runs").rglob("last.ckpt")), weights_only=True)["epoch"] == 1
+    with pytest.raises(SystemExit, match="a checkpoint that is there, got 'last-or-new'"):
+        main(["test", *COMMON, *SIZES, "--ckpt_path=last-or-new"])

@@ -2,10 +2,14 @@
 
 import random
 import signal
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from lightning_tgnn.checks import CheckpointError
+from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states, restore_random_states
 from tests.tasks.resume_run import run
 
 
@@ -52,3 +56,24 @@ def test_a_killed_recipe_ends_the_same(tmp_path, model):
     code, said = run(killed, chosen + resume, result=tmp_path / "killed.pt")
     assert code == 0, said
     assert_same(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))
+
+
+def test_draws_of_python_and_numpy_go_on():
+    trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(root_device=torch.device("cpu")))
+
+    def drawn():
+        return [*np.random.randn(3).tolist(), random.random(), random.gauss(0, 1), float(torch.rand(()))]
+
+    np.random.seed(3)
+    random.seed(4)
+    drawn()  # of the pairs that both draw one number is left
+    saved = checked_states(random_states(trainer))
+    expected = drawn()
+    np.random.seed(5)
+    random.seed(5)
+    restore_random_states(saved, trainer)
+    assert drawn() == expected
+    restore_random_states({name: saved[name] for name in ("cpu", "cuda")}, trainer)  # of an earlier version
+    broken = {**saved, "numpy": torch.full_like(saved["numpy"], 255)}
+    with pytest.raises(CheckpointError):
+        restore_random_states(broken, trainer)

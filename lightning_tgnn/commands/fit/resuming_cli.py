@@ -20,7 +20,15 @@ from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrup
 from lightning_tgnn.commands.fit.saved_task import saved_task
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
-from lightning_tgnn.files.runs import OF_FIT, WORDS, RunFolders, checkpoints_in, class_at
+from lightning_tgnn.files.runs import (
+    LAST_OR_NEW,
+    OF_FIT,
+    WORDS,
+    NoCheckpointError,
+    RunFolders,
+    checkpoints_in,
+    class_at,
+)
 from lightning_tgnn.tasks.resumable_task import CURE, ResumableTask, check_same
 
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
@@ -39,6 +47,13 @@ class ResumingCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         chosen = self.config[self.config["subcommand"]]
         word = chosen.get("ckpt_path")
+        if word == LAST_OR_NEW and self.config["subcommand"] == "fit":
+            word = "last"
+            try:
+                RunFolders.of_trainer(chosen["trainer"]).find(word)
+            except NoCheckpointError:
+                rank_zero_info("ckpt_path: there is no checkpoint to go on with; a new run begins")
+                chosen["ckpt_path"] = word = None
         if word in WORDS:
             chosen["ckpt_path"] = str(RunFolders.of_trainer(chosen["trainer"]).find(word))
             rank_zero_info(f"ckpt_path: {chosen['ckpt_path']} is the {word} checkpoint")
