@@ -71,6 +71,18 @@ def pieces(rows: int, width: int = 1) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
+def refuse_link(path: Path) -> Path:
+    """Return the path of a file that lies where it seems to lie.
+
+    Raises:
+        DataError: It is a symbolic link, which may lead anywhere.
+    """
+    if path.is_symlink():
+        cure = "copy what it leads to in its place, as cp -L does"
+        raise DataError(refusal(str(path), "a file of its own", "a symbolic link", cure))
+    return path
+
+
 def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it again") -> np.ndarray:
     """Return a file's array, mapped.
 

@@ -16,7 +16,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.whole_snapshots import SnapshotForm, WholeSnapshots
 from lightning_tgnn.files.new_folder import new_folder
-from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, refuse_link
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 from lightning_tgnn.types import Snapshot, SparseRows
 
@@ -127,7 +127,7 @@ class MappedSnapshots(WholeSnapshots):
 
 
 def _mapped(path: Path, dtype: type[np.number]) -> np.ndarray:
-    array = map_npy(path, cure=_CURE)
+    array = map_npy(refuse_link(path), cure=_CURE)
     if array.dtype != dtype:
         raise DataError(refusal(str(path), f"of {np.dtype(dtype)}", str(array.dtype), _CURE))
     return array

@@ -41,7 +41,7 @@ from lightning_tgnn.data.streams.store_manifest import (
     write_manifest,
 )
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import map_npy, mapped_tensor, pieces
+from lightning_tgnn.files.npy_file import map_npy, mapped_tensor, pieces, refuse_link
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,8 @@ class EventStore:
             verify: Read all of it and compare it with what was saved, see `verify`.
 
         Raises:
-            DataError: The folder holds no store, or one that is damaged or of another version.
+            DataError: The folder holds no store, or one that is damaged or of another version, or a file is a symbolic
+                link.
         """
         folder = check_path("folder", folder)
         manifest = read_manifest(folder)
@@ -328,7 +329,7 @@ def _optional_tensor(array: np.ndarray | None) -> Tensor | None:
 
 def _map_column(path: Path, expected: object) -> np.ndarray:
     # Copy-on-write: torch wants writable memory, and the file must never change.
-    array = map_npy(path, "c", cure="save the store again")
+    array = map_npy(refuse_link(path), "c", cure="save the store again")
     received = {"dtype": array.dtype.str, "shape": list(array.shape)}
     if received != expected:
         raise DataError(refusal(str(path), f"what the manifest says, {expected}", received, "save the store again"))

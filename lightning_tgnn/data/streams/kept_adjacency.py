@@ -19,7 +19,7 @@ from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency, check_keys_fit
 from lightning_tgnn.files.kept_folder import checksum, kept_in
 from lightning_tgnn.files.new_folder import check_new, new_folder
-from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces, refuse_link
 
 _FOLDER = "adjacency"
 _FITS = "fits.json"
@@ -147,7 +147,7 @@ def _open(place: Path, store: EventStore) -> TemporalAdjacency:
     # The files are read only if it says that they are of this stream.
     if not kept.startswith(_begins(store)) or kept != _fits(store, place):
         raise DataError(f"{place} does not fit the store")
-    arrays = {name: map_npy(place / f"{name}.npy") for name in _COLUMNS}
+    arrays = {name: map_npy(refuse_link(place / f"{name}.npy")) for name in _COLUMNS}
     _check_ranges(place, arrays, store)
     return TemporalAdjacency(**{name: mapped_tensor(array) for name, array in arrays.items()}, span=len(store))
 

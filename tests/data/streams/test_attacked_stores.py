@@ -139,3 +139,17 @@ def test_a_crafted_folder_of_snapshots_is_refused(tmp_path, name, wrong):
     data = SnapshotDataModule(random_store(120), **options, folder=folder)
     with pytest.raises(DataError, match=r"edges between the .* vertices of snapshot 0, got 'numbers out of range'"):
         data.snapshots[0]
+
+
+@pytest.mark.parametrize("name", ["src.npy", "edge_features.npy", "adjacency/keys.npy"])
+def test_a_link_that_leads_out_of_a_store_is_refused(saved, tmp_path, name):
+    folder, outside = tmp_path / "store", tmp_path / "outside.npy"
+    shutil.copytree(saved, folder)
+    (folder / name).rename(outside)
+    (folder / name).symlink_to(outside)
+    if "/" in name:  # made anew
+        adjacency_of(EventStore.open(folder))
+        assert not (folder / name).is_symlink()
+        return
+    with pytest.raises(DataError, match="must be a file of its own, got 'a symbolic link'; copy what it leads to"):
+        EventStore.open(folder)
