@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 try:
@@ -32,29 +35,47 @@ def own(number: int) -> None:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@contextmanager
+def owned_folder(path: Path) -> Iterator[None]:
+    """Lock a folder inside the block, by which others see that its owner lives."""
+    if fcntl is None:
+        yield
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        own(number)
+        yield
+    finally:
+        os.close(number)
+
+
 def remove_if_abandoned(path: Path, least_age: float = _LEAST_AGE) -> None:
-    """Remove a file of this user whose owner has gone.
+    """Remove a file or a folder of this user whose owner has gone.
 
     Args:
-        path: The file.
-        least_age: Seconds since it was written last.
+        path: The file or folder.
+        least_age: Seconds since it, or a file in it, was written last.
     """
     if fcntl is None:
         return
     with suppress(OSError):
         told = path.lstat()
-        if told.st_uid != os.getuid() or time.time() - told.st_mtime < least_age or not path.is_file():
+        is_folder = stat.S_ISDIR(told.st_mode)
+        if told.st_uid != os.getuid() or not (is_folder or stat.S_ISREG(told.st_mode)):
             return
-        number = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        written = max([told.st_mtime, *(one.lstat().st_mtime for one in path.rglob("*"))])
+        if time.time() - written < least_age:
+            return
+        number = os.open(path, os.O_NOFOLLOW | (os.O_RDONLY if is_folder else os.O_RDWR))
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where its owner lives
-            path.unlink()
+            shutil.rmtree(path) if is_folder else path.unlink()
         finally:
             os.close(number)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes have left in a folder of files that were not complete."""
+    """Remove what killed processes have left in a folder: files and folders that were not complete."""
     with suppress(OSError):
         for path in folder.iterdir():
             if _UNFINISHED.fullmatch(path.name):

@@ -84,7 +84,7 @@ def _swap_in(new: Path, path: Path) -> None:
     if not path.exists():
         new.rename(path)
         return
-    old = hidden_name(path)
+    old = path.with_name(f"{hidden_name(path).name}-old")  # it is complete: nobody removes it by its name
     path.rename(old)
     try:
         new.rename(path)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.files.abandoned import owned_folder, remove_unfinished
 from lightning_tgnn.files.whole import hidden_name, not_writable, writing_to
 
 
@@ -37,12 +38,13 @@ def new_folder(folder: Path, *, keep_other: bool = True) -> Iterator[Path]:
         InvalidArgumentError: Nothing can be written there, or not all of it.
     """
     partial = hidden_name(folder)
+    remove_unfinished(folder.parent)
     try:
         partial.mkdir(parents=True)
     except OSError as error:
         raise not_writable(folder, error) from error
     try:
-        with writing_to(folder):
+        with owned_folder(partial), writing_to(folder):
             yield partial
         _rename(partial, folder, keep_other)
     finally:

@@ -12,6 +12,8 @@ import pytest
 import torch.distributed as dist
 
 from lightning_tgnn.comm import leave_loopback, meet_on_loopback, remove_abandoned_memory, shared_memory
+from lightning_tgnn.files.abandoned import remove_unfinished
+from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.whole import hidden_name, new_file
 from tests.multiprocess.ranks import free_port
 
@@ -115,3 +117,20 @@ def test_a_file_is_its_owners_until_it_has_its_name(tmp_path, monkeypatch):
     with new_file(path) as partial:
         partial.write_text("whole")
     assert path.read_text() == "whole"
+
+
+@pytest.mark.parametrize("age", [0, 100])
+def test_folders_that_were_not_complete_go_with_the_next_one(tmp_path, age):
+    left, other = hidden_name(tmp_path / "store"), tmp_path / ".store-mine"
+    for folder in (left, other):
+        folder.mkdir()
+        (folder / "src.npy").write_bytes(b"half")
+        for path in (folder / "src.npy", folder):
+            os.utime(path, (time.time() - age,) * 2)
+    with new_folder(tmp_path / "store") as partial:
+        os.utime(partial, (time.time() - 100,) * 2)
+        remove_unfinished(tmp_path)
+        assert partial.is_dir(), "its owner lives"
+    assert left.exists() == (age == 0)
+    assert other.exists()
+    assert (tmp_path / "store").is_dir()
