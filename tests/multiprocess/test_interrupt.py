@@ -130,3 +130,16 @@ def test_ranks_that_end_print_no_frames_of_torch(method):
     assert "KeyboardInterrupt" in said
     assert "frame #" not in said
     assert "[c10d]" not in said
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("killed", "rank 1 has gone without a word"), ("stopped", "what went wrong")]
+)
+def test_a_rank_that_is_lost_does_not_take_the_first_with_it_unheard(how, cause, tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    script = [sys.executable, ROOT / "tests" / "multiprocess" / "lost_rank.py", how, tmp_path / "other"]
+    ran = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 1, ran.stderr
+    assert cause in ran.stderr
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "other").read_text()), 0)

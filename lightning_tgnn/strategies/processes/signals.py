@@ -5,12 +5,15 @@ At the one with which SLURM says that it is about to end the job all ranks save 
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TypeVar
 
@@ -29,6 +32,7 @@ from lightning_tgnn.files.requeue import Requeue
 _EVALUATION_BATCHES = 8
 _STARTED_BY = "LIGHTNING_TGNN_STARTED_BY"
 _LOOKS_EVERY = 0.5  # seconds
+_PATIENCE = 20.0  # seconds; longer than a rank takes to find out who has gone
 _Result = TypeVar("_Result")
 Handler = Callable[[int, FrameType | None], object] | int
 """What a process does at a signal, as `signal.signal` has it."""
@@ -143,6 +147,48 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
                 super()._call_children_scripts()
         finally:
             del os.environ[_STARTED_BY]
+        self.procs = [_Started(process) for process in self.procs]  # type: ignore[misc]
+        atexit.register(_end_all, self.procs)
+
+
+class _Started:
+    """A process that has been started, of whose end by an error Lightning hears late.
+
+    It ends the first rank by SIGKILL when it hears of it. Before that the first rank says what has become of the other
+    one, and how to go on.
+
+    Args:
+        process: That has been started.
+    """
+
+    def __init__(self, process: Popen[bytes]) -> None:
+        self._process, self._ended = process, 0.0
+
+    def poll(self) -> int | None:
+        """Look whether it has ended, and return what `returncode` is."""
+        if self._process.returncode is None and self._process.poll() is not None:
+            self._ended = time.monotonic()
+        return self.returncode
+
+    @property
+    def returncode(self) -> int | None:
+        """What it has ended with; None where it runs, or is about to be told of."""
+        code = self._process.returncode
+        return None if code and time.monotonic() < self._ended + _PATIENCE else code
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._process, name)
+
+
+def _end_all(started: Sequence[Popen[bytes]]) -> None:
+    """Let processes end by themselves, and end those that do not: what is stopped would stay for ever."""
+    until = time.monotonic() + _PATIENCE / 2
+    for process in started:
+        with suppress(TimeoutExpired):
+            process.wait(max(until - time.monotonic(), 0))
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
