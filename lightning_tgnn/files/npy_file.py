@@ -75,7 +75,7 @@ def refuse_link(path: Path) -> Path:
     """Return the path of a file that lies where it seems to lie.
 
     Raises:
-        DataError: It is a symbolic link, which may lead anywhere.
+        DataError: The path is a symbolic link, which may lead anywhere.
     """
     if path.is_symlink():
         cure = "copy what it leads to in its place, as cp -L does"
