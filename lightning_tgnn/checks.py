@@ -75,8 +75,9 @@ def refusal(argument: str, requirement: str, received: object, cure: str) -> str
     >>> refusal("batch_size", "at least 1", 0, "give the events per step, for example 200")
     'batch_size must be at least 1, got 0; give the events per step, for example 200'
     """
-    message = f"{argument} must be {requirement}, got {shown(repr(received))}; {cure}"
-    return " ".join(message.splitlines())
+    message = " ".join(f"{argument} must be {requirement}, got {shown(repr(received))}; {cure}".splitlines())
+    # A name of a file may hold what a terminal obeys.
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in message)
 
 
 def shown(text: str) -> str:

@@ -10,6 +10,7 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.whole import refusal_to_write
 
+_SMALL, _DENSEST = 1 << 28, 100  # bytes that are unpacked in any case, and times the size of the archive
 _OF_NAMES = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}  # errors that names in an archive make
 
 
@@ -27,6 +28,9 @@ def unpack(archive: Path, folder: Path) -> None:
                 names = zipped.namelist()
                 if len(set(names)) < len(names):
                     raise zipfile.BadZipFile("a name twice")
+                size, packed = sum(member.file_size for member in zipped.infolist()), archive.stat().st_size
+                if size > max(_SMALL, _DENSEST * packed):
+                    raise zipfile.BadZipFile(f"{packed:,} bytes that unpack to {size:,}")
                 zipped.extractall(partial)
         except Exception as error:  # what the reader of archives raises on garbage is anything
             of_a_name = isinstance(error, OSError) and error.errno in _OF_NAMES

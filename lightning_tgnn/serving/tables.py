@@ -17,7 +17,7 @@ from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.frame import without_row_numbers
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.parse import exact_numbers, one_hot
-from lightning_tgnn.data.readers.table import iterate, level_name
+from lightning_tgnn.data.readers.table import iterate, level_name, to_number
 from lightning_tgnn.data.readers.text_file import open_text
 from lightning_tgnn.files.whole import new_file
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".csv", ".csv.gz", ".parquet")
 _CSV, _PACKED, PARQUET = _SUFFIXES
 _FEW = 5
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_suffix(argument: str, path: str | Path) -> str:
@@ -292,24 +293,44 @@ def _with_categories(table: nw.DataFrame[Any], names: tuple[str, ...]) -> nw.Dat
 
 
 @contextmanager
-def answer_table(path: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+def answer_table(path: str | Path, *, quotes_formulas: bool = True) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Yield a function that adds a DataFrame to a table; the table appears at ``path`` only if no error occurs.
+
+    Args:
+        path: The table.
+        quotes_formulas: Put ``'`` before texts of a CSV that a spreadsheet would run as formulas, such as ``=cmd``.
 
     Raises:
         InvalidArgumentError: The ending is unknown, ``path`` cannot be written, or the disk is full.
     """
     suffix = check_suffix("output", path)
     with new_file(Path(path)) as partial:
-        table = _ParquetWriter(partial) if suffix == PARQUET else _CSVWriter(partial, packed=suffix == _PACKED)
+        table = (
+            _ParquetWriter(partial)
+            if suffix == PARQUET
+            else _CSVWriter(partial, packed=suffix == _PACKED, quotes=quotes_formulas)
+        )
         with closing(table) as writer:
             yield writer.add
 
 
+def _quoted(value: object) -> object:
+    """Return a text so that no spreadsheet takes it for a formula; a number stays.
+
+    >>> _quoted("=cmd|' /C calc'!A0"), _quoted("-5"), _quoted("shop")
+    ("'=cmd|' /C calc'!A0", '-5', 'shop')
+    """
+    is_formula = isinstance(value, str) and value[:1] in _FORMULAS and to_number(value) is None
+    return f"'{value}" if is_formula and value else value
+
+
 class _CSVWriter:
-    def __init__(self, path: Path, *, packed: bool) -> None:
-        self._path, self._packed, self._has_header = path, packed, False
+    def __init__(self, path: Path, *, packed: bool, quotes: bool) -> None:
+        self._path, self._packed, self._quotes, self._has_header = path, packed, quotes, False
 
     def add(self, piece: pd.DataFrame) -> None:
+        if self._quotes:
+            piece = piece.apply(lambda column: column.map(_quoted) if column.dtype.kind not in "iufbM" else column)
         with self._path.open("ab") as file:
             # Without a name and a time, so that the same answers are the same file.
             packed = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if self._packed else nullcontext(file)

@@ -450,3 +450,11 @@ def test_runs_are_compared_on_one_page(tmp_path, monkeypatch, capsys):
     (tmp_path / "comparison.html").write_text("mine")
     with pytest.raises(SystemExit, match="output must be a new file, or a page of a run to replace"):
         main(["report", "a", "c"])
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(3):
+            writer.add_scalar("val/$^{$", 0.5, step)
+            writer.add_scalar("val/ap", 0.5, step)
+    assert "val/$^{$" in page_of(read_run(tmp_path), {}, [])

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import zipfile
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,11 +18,13 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, Predictor
 from lightning_tgnn import TemporalDataModule as Events
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError, refusal
 from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.partition.node_report import save_heat_map
+from lightning_tgnn.files import unpack as unpack_module
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition
+from lightning_tgnn.files.unpack import unpack
 from lightning_tgnn.files.whole import hidden_name, new_file, write_tensors, write_text
 from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import files_below, nobody
@@ -256,3 +259,27 @@ def test_what_is_not_complete_has_no_number_for_lightning(tmp_path):
     for path in (saved, hidden_name(saved)):
         path.touch()
     assert _CheckpointConnector.hpc_save_path(tmp_path) == str(tmp_path / "hpc_ckpt_4.ckpt")
+
+
+@pytest.mark.parametrize(("quotes", "written"), [(True, "'=cmd|x"), (False, "=cmd|x")])
+def test_no_spreadsheet_runs_an_id_unless_it_is_asked_to(quotes, written, tmp_path):
+    rows = pd.DataFrame({"src": ["=cmd|x", "-5", "@sum"], "time": [1.0, -2.0, 3.0], "rank": [1, 2, 3]})
+    with answer_table(tmp_path / "a.csv", quotes_formulas=quotes) as add:
+        add(rows)
+    found = pd.read_csv(tmp_path / "a.csv", dtype=str)
+    assert found["src"].tolist() == [written, "-5", "'@sum" if quotes else "@sum"]
+    assert found["time"].tolist() == ["1.0", "-2.0", "3.0"]
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpack_module, "_SMALL", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.csv", bytes(1 << 24))
+    with pytest.raises(DataError, match=r"bytes that unpack to 16,777,216"):
+        unpack(tmp_path / "bomb.zip", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["bomb.zip"]
+
+
+def test_a_message_holds_nothing_that_a_terminal_obeys():
+    assert "\x1b" not in refusal("a\x1b[2J.csv", "a file", "no\x07thing", "see\u202e")
+    assert refusal("größe", "positive", -1, "give 1") == "größe must be positive, got -1; give 1"

@@ -78,7 +78,7 @@ def _answer(options: PredictOptions) -> None:
     columns = QUESTIONS[options.question]
     answer, texts = _ANSWERS[options.question](predictor, options), _text_columns(predictor, options, columns)
     count = not_ok = 0
-    with answer_table(options.output) as add:
+    with answer_table(options.output, quotes_formulas=options.quotes_formulas) as add:
         for piece in _pieces(predictor, options, options.question, columns):
             with _rows_of_file(options, options.question, piece):
                 questions, status = with_status(predictor, piece, columns, options.side)

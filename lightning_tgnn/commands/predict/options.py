@@ -39,6 +39,7 @@ class PredictOptions:
         classify: Table of events, columns src, dst, time and the edge features of training by their names: the class of
             each, and the probability of every class. For models of labels of events.
         output: Where the answers go; the ending, .csv, .csv.gz or .parquet, says how.
+        quotes_formulas: Put ' before texts in a CSV that a spreadsheet would run as formulas, such as =cmd.
         k: Destinations per source.
         candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
         exclude_seen: Leave out destinations that the source has had an event with.
@@ -65,6 +66,7 @@ class PredictOptions:
     top_k: str | None = None
     embed: str | None = None
     classify: str | None = None
+    quotes_formulas: bool = True
     k: int = 10
     candidates: str | None = None
     exclude_seen: bool = False

@@ -34,7 +34,10 @@ def chart(
     from matplotlib.figure import Figure
 
     # Letters stay letters: smaller, and found by a search. The salt makes the page the same for the same logs.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"{title} {ylabel}", "font.size": 9}):
+    salt, no_formulas = f"{title} {ylabel}", False  # a name with $ is none
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": salt, "font.size": 9, "text.parse_math": no_formulas}
+    ):
         figure = Figure(figsize=_WIDE if wide else _SMALL, layout="constrained")
         axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
         axes.set_title(title, loc="left", fontsize=10)
