@@ -2,8 +2,11 @@
 
 import csv
 import gzip
+import hashlib
 import io
+import json
 import tempfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, save_with_adjacency
+from lightning_tgnn.data.streams.store_manifest import fingerprint_of
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.unpack import unpack
 from tests.data.example_graphs import MASKS, parts, write_ogb
@@ -134,6 +138,67 @@ class SavedStore(Target):
         for name in ("src", "dst", "time"):
             known = [np.load(io.BytesIO(seed[f"{name}.npy"])) for seed in self._known]
             assert any(np.array_equal(getattr(store, name).numpy(), column) for column in known), name
+
+
+class CraftedStore(SavedStore):
+    """Other values with digests, checksums and a fingerprint that fit them: what compiled loops index by is proved."""
+
+    name = "event store with digests to fit"
+
+    @staticmethod
+    def mutate(files, rng, seeds):
+        files = dict(files)
+        for _ in range(rng.choice([1, 1, 2])):
+            name = rng.choice([name for name in files if name.endswith(".npy")])
+            array = np.load(io.BytesIO(files[name]), allow_pickle=False).copy()
+            if array.size and rng.random() < 0.8:
+                value = rng.choice([-1, 0, 1, len(array), 10**9, -(10**12), 2**62, int(rng.choice(array.ravel()[:50]))])
+                array.ravel()[rng.randrange(array.size)] = np.clip(value, -(2.0**62), 2.0**62)
+            else:
+                array = rng.choice([array[:-1], array[::-1].copy(), np.concatenate([array, array[:1]]), array[:0]])
+            files[name] = _npy(array)
+        return _sealed(files)
+
+    def read(self, folder):
+        data = TemporalDataModule(str(folder), batch_size=10, num_workers=0, num_neighbors=3, num_eval_negatives=2)
+        data.setup()
+        for loader in (data.train_dataloader(), data.val_dataloader()):
+            for _ in loader:
+                pass
+        return data.store, adjacency_of(data.store)
+
+    def check(self, files, result, warned):
+        store, adjacency = result
+        check_store(store, features_read=False)
+        # Another stream than the store's may be in it, but nothing out of range.
+        assert adjacency.indptr.tolist() == sorted(adjacency.indptr.tolist())
+        assert len(adjacency.neighbors) == len(adjacency.keys) == int(adjacency.indptr[-1])
+        assert int(adjacency.neighbors.min()) >= 0
+        assert int(adjacency.neighbors.max()) < store.num_nodes
+
+
+def _npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def _sealed(files):
+    """Return the files of a store with a manifest and checksums that fit them, as a stranger would write them."""
+    arrays = {
+        name[:-4]: np.load(io.BytesIO(files[name])) for name in files if name.endswith(".npy") and "/" not in name
+    }
+    manifest = json.loads(files["manifest.json"])
+    ends = (arrays[name] for name in ("src", "dst", "time"))
+    manifest["fingerprint"] = fingerprint_of(*ends, manifest["num_nodes"])
+    manifest["columns"] = {name: {"dtype": one.dtype.str, "shape": list(one.shape)} for name, one in arrays.items()}
+    digests = {name: hashlib.blake2b(files[f"{name}.npy"], digest_size=16).hexdigest() for name in arrays}
+    files |= {"manifest.json": json.dumps(manifest | {"digests": digests}).encode()}
+    if "adjacency/fits.json" in files:
+        fits = json.loads(files["adjacency/fits.json"]) | {"fingerprint": manifest["fingerprint"]}
+        fits["checksums"] = {name: zlib.crc32(files[f"adjacency/{name}.npy"]) for name in fits["checksums"]}
+        files["adjacency/fits.json"] = json.dumps(fits).encode()
+    return files
 
 
 class GraphArchive(Target):

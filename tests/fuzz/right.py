@@ -27,7 +27,7 @@ def check_store(store, *, features_read=True):
             assert features.dtype == torch.float32
             assert features.ndim == 2
             assert len(features) == rows
-            assert bool(torch.isfinite(features).all()) or (features is store.edge_features and not features_read)
+            assert bool(torch.isfinite(features[:]).all()) or (features is store.edge_features and not features_read)
     if store.labels is not None:
         assert len(store.labels) == events
         assert bool(torch.isfinite(store.labels.double()).all())

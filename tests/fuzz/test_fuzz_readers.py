@@ -21,6 +21,7 @@ TARGETS = [
     text_targets.TglFolder,
     array_targets.Parquet,
     array_targets.SavedStore,
+    array_targets.CraftedStore,
     array_targets.GraphArchive,
     array_targets.GraphFolder,
     array_targets.OgbFolder,

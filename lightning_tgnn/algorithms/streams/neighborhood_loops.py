@@ -46,7 +46,7 @@ def place_nodes(
             event = found[root, slot]
             mask[root, slot] = event >= 0
             if event >= 0:
-                neighbor = src[event] + dst[event] - roots[root]
+                neighbor = dst[event] if src[event] == roots[root] else src[event]  # a node, whatever the event is
                 index[root, slot], count = number(neighbor, table, nodes, count)
                 when[root, slot] = time[event] - time[0]
             else:

@@ -71,4 +71,5 @@ def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: Sam
 def other_end(store: EventStore, roots: Tensor, events: Tensor, mask: Tensor) -> Tensor:
     """Return the neighbour that each event gives its root; the root itself in empty places."""
     known = events.clamp(min=0)
-    return torch.where(mask, store.src[known] + store.dst[known] - roots, roots)
+    src = store.src[known]
+    return torch.where(mask, torch.where(src == roots, store.dst[known], src), roots)

@@ -233,12 +233,18 @@ class EventStore:
         """Return the store if its events are those that were saved, between nodes that it has; reads no edge features.
 
         Raises:
-            DataError: The events are not the saved ones, a node is out of range, or a node feature or a label is not
-                finite.
+            DataError: The events are not the saved ones, a node is out of range, times are out of order, or a node
+                feature or a label is not finite.
         """
         for name in ("src", "dst"):
             check_ends(name, getattr(self, name), self.num_nodes)
         where = "the store" if self.folder is None else str(self.folder)
+        if (
+            not all(bool(torch.isfinite(self.time[some]).all()) for some in pieces(len(self)))
+            or not self._is_in_order()
+        ):
+            cure = "sort the events by time, and save the store again"
+            raise DataError(refusal(f"time of {where}", "finite and ascending", "other times", cure))
         found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
         if found != self.fingerprint:
             cure = "a file of it is damaged: save the store again"
@@ -250,6 +256,10 @@ class EventStore:
             if not all(bool(torch.isfinite(column[some]).all()) for some in rows):
                 raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", cure))
         return self
+
+    def _is_in_order(self) -> bool:
+        borders = (slice(max(some.start - 1, 0), some.stop) for some in pieces(len(self)))
+        return all(bool((self.time[some].diff() >= 0).all()) for some in borders)
 
     def save(self, folder: str | Path) -> Path:
         """Write the store to a new ``folder``, which appears only when it is complete.
