@@ -280,7 +280,7 @@ def test_answers_are_fresh_whatever_was_asked_before(tmp_path_factory, model, da
             candidates = nodes[data.draw(st.permutations(range(25)))[:9]]
         sources = nodes[data.draw(st.lists(st.integers(0, 24), min_size=1, max_size=3))]
         best = predictor.top_k(sources, time, k=9, candidates=candidates)
-        fresh._live._memory.mark_changed()
+        fresh._live.memory.mark_changed()
         for source, row, probabilities in zip(sources, best.destinations, best.probabilities, strict=True):
             found = row.compressed()
             assert sorted(found) == sorted(set(candidates) - {source})

@@ -239,16 +239,14 @@ class EventStore:
         for name in ("src", "dst"):
             check_ends(name, getattr(self, name), self.num_nodes)
         where = "the store" if self.folder is None else str(self.folder)
-        if (
-            not all(bool(torch.isfinite(self.time[some]).all()) for some in pieces(len(self)))
-            or not self._is_in_order()
-        ):
-            cure = "sort the events by time, and save the store again"
-            raise DataError(refusal(f"time of {where}", "finite and ascending", "other times", cure))
         found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
         if found != self.fingerprint:
             cure = "a file of it is damaged: save the store again"
             raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
+        are_finite = all(bool(torch.isfinite(self.time[some]).all()) for some in pieces(len(self)))
+        if not are_finite or not self._is_in_order():
+            cure = "sort the events by time, and save the store again"
+            raise DataError(refusal(f"time of {where}", "finite and ascending", "other times", cure))
         cures = {"node_features": "repair them and save the store again", "labels": "-1 stands for no label"}
         for name, cure in cures.items():
             column = getattr(self, name)
