@@ -19,7 +19,7 @@ class SharedLock:
         self._changed = threading.Condition()
         self._readers: dict[int, int] = {}  # how deep, by thread
         self._writer: int | None = None
-        self._waiting = 0
+        self._waiting: set[int] = set()
 
     @contextmanager
     def reading(self, is_ready: Callable[[], bool], make_ready: Callable[[], object]) -> Iterator[None]:
@@ -30,22 +30,23 @@ class SharedLock:
             make_ready: Called alone where it cannot.
         """
         own = threading.get_ident()
-        while not self._enter(own, is_ready):
-            with self.writing():
-                make_ready()
+        outside = self._readers.get(own, 0)
         try:
+            while not self._enter(own, is_ready):
+                with self.writing():
+                    make_ready()
             yield
-        finally:
+        finally:  # from wherever Ctrl-C has ended it
             with self._changed:
-                self._readers[own] -= 1
-                if not self._readers[own]:
+                self._readers[own] = outside
+                if not outside:
                     del self._readers[own]
                 self._changed.notify_all()
 
     def _enter(self, own: int, is_ready: Callable[[], bool]) -> bool:
         with self._changed:
             if own not in self._readers:
-                self._changed.wait_for(lambda: self._writer in (None, own) and not self._waiting)
+                self._changed.wait_for(lambda: self._writer is None and not self._waiting)
                 if not is_ready():
                     return False
             self._readers[own] = self._readers.get(own, 0) + 1
@@ -59,19 +60,18 @@ class SharedLock:
             InvalidArgumentError: This thread reads.
         """
         own = threading.get_ident()
-        with self._changed:
-            if own in self._readers:
-                cure = "take in events before the block, or after it"
-                raise InvalidArgumentError(refusal("the stream", "left as it is inside `paused`", "a change", cure))
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: self._writer in (None, own) and not self._readers)
-            finally:
-                self._waiting -= 1
-            self._writer = own  # of an earlier block that Ctrl-C has left at its very end, it is free as well
+        if own in self._readers:
+            cure = "take in events before the block, or after it"
+            raise InvalidArgumentError(refusal("the stream", "left as it is inside `paused`", "a change", cure))
         try:
-            yield
-        finally:
             with self._changed:
-                self._writer = None
+                self._waiting.add(own)
+                self._changed.wait_for(lambda: self._writer is None and not self._readers)
+                self._writer = own
+                self._waiting.discard(own)
+            yield
+        finally:  # from wherever Ctrl-C has ended it
+            with self._changed:
+                self._waiting.discard(own)
+                self._writer = None if self._writer == own else self._writer
                 self._changed.notify_all()

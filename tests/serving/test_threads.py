@@ -1,13 +1,16 @@
 """Threads that ask and observe, and changes that break off: answers and states are those of one thread."""
 
-import signal
+import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import lightning_tgnn
 from lightning_tgnn import Predictor
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data import generate_stream
@@ -17,6 +20,7 @@ MODELS = ["tgn", "jodie", "apan"]
 STORE = generate_stream(num_events=1500, num_sources=60, num_destinations=80, edge_feature_dim=3)
 FIRST, ASKED = 900, np.arange(30)
 K = 5
+SOURCE = str(Path(lightning_tgnn.__file__).parent)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +114,9 @@ def test_answers_beside_a_thread_that_observes_are_of_their_position(checkpoints
         asking = [threads.submit(asks, first) for first in range(3)]
         for start in steps:
             observe(predictor, start, start + 8)
+            answered = len(found)
+            while len(found) == answered and not any(one.done() for one in asking):  # in between, not only at the end
+                time.sleep(0.001)
         is_over.set()
         for one in asking:
             one.result()
@@ -126,36 +133,54 @@ def test_answers_beside_a_thread_that_observes_are_of_their_position(checkpoints
     assert_same(state_of(predictor), state_of(alone))
 
 
+class Lines:
+    """Counts the lines of this package that run, but for the lock's, and raises KeyboardInterrupt at one of them."""
+
+    def __init__(self, last=None):
+        self.count, self.last = 0, last
+
+    def __call__(self, frame, event, argument):
+        name = frame.f_code.co_filename
+        if not name.startswith(SOURCE) or name.endswith("shared_lock.py"):
+            return None
+        if event == "line":
+            self.count += 1
+            if self.count == self.last:
+                raise KeyboardInterrupt
+        return self
+
+
+def traced(lines, predictor, start, end):
+    before = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        observe(predictor, start, end)
+    finally:
+        sys.settrace(before)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_events_that_break_off_are_taken_in_whole_or_not_at_all(checkpoints, model):
     predictor, alone = predictor_of(checkpoints, model), predictor_of(checkpoints, model)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)  # raises KeyboardInterrupt wherever it comes
-    broken, start, rng = 0, FIRST, np.random.default_rng(0)
-    try:
-        for _ in range(60):
-            end = start + int(rng.integers(1, 90))
-            if end > len(STORE):
-                break
-            held = state_of(predictor)
-            predictor.score(STORE.node_ids[STORE.src[:1]], STORE.node_ids[STORE.dst[:1]])  # with the open batch
-            try:
-                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-5, 0.01)))
-                observe(predictor, start, end)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
-                broken += 1
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            if predictor.num_events == start:
-                assert_same(state_of(predictor), held)
-                observe(predictor, start, end)
-            assert predictor.num_events == end
-            observe(alone, start, end)
-            assert_same(state_of(predictor), state_of(alone))
-            start = end
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert broken > 5
+    start, rng, kept = FIRST, np.random.default_rng(0), 0
+    for _ in range(40):
+        end = min(start + int(rng.integers(1, 60)), len(STORE))
+        whole = Lines()
+        traced(whole, alone, start, end)
+        held = state_of(predictor)
+        predictor.score(STORE.node_ids[STORE.src[:1]], STORE.node_ids[STORE.dst[:1]])  # takes in the open batch
+        with pytest.raises(KeyboardInterrupt):
+            traced(Lines(int(rng.integers(1, whole.count + 1))), predictor, start, end)
+        if predictor.num_events == start:
+            kept += 1
+            assert_same(state_of(predictor), held)
+            observe(predictor, start, end)
+        assert predictor.num_events == end
+        assert_same(state_of(predictor), state_of(alone))
+        start = end
+        if start == len(STORE):
+            break
+    assert kept
 
 
 @pytest.mark.parametrize("stage", ["fetch", "apply_mail", "make_mails", "commit"])
