@@ -1,4 +1,4 @@
-"""What a change of the state that breaks off is undone by."""
+"""Undo a change of the state that has broken off."""
 
 from __future__ import annotations
 

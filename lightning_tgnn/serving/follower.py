@@ -212,8 +212,8 @@ class StreamFollower:
     @property
     def num_events(self) -> int:
         """Events of the stream that have been taken in."""
-        with self.paused() as count:
-            return count
+        with self._lock.reading(lambda: self._change is None, self._undo):  # without taking in the open batch
+            return self._live.num_events
 
     @property
     def latest_time(self) -> float:

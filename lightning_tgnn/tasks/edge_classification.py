@@ -31,7 +31,7 @@ class EdgeClassification(EventClassification):
     events of the split, ``f1_micro``, which is NaN without labelled events; for up to 20 classes also ``ap`` and
     ``auc``, of two classes those of class 1, of more the mean over the classes, and ``f1_0``, ``f1_1`` and so on, F1 of
     each class. With a class per event, ``majority`` is the share of the class that is most frequent in training: what
-    ``f1_micro`` is without a model. That a model always answers with this class is warned of.
+    ``f1_micro`` is without a model. A test warns of a model that always answers with this class.
     """
 
     figure = "f1_micro"

@@ -217,3 +217,6 @@ def test_a_pause_is_no_place_to_observe(checkpoints):
     ):
         observe(predictor, FIRST, FIRST + 1)
     assert predictor.num_events == position == FIRST
+    observe(predictor, FIRST, FIRST + 1)
+    assert predictor.num_events == FIRST + 1
+    assert not predictor._live.is_settled, "to count events takes nothing in"

@@ -131,10 +131,9 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
     ) -> _Result:
         try:
             launched: _Result = super().launch(function, *args, trainer=trainer, **kwargs)
-        except PeerFailureError:
-            raise
         except Exception as error:
-            if is_interrupt(error):
+            atexit.register(_end_all, self.procs)
+            if is_interrupt(error) and not isinstance(error, PeerFailureError):
                 raise KeyboardInterrupt from error  # by no other does Lightning end the processes that it has started
             raise
         return launched
@@ -148,7 +147,6 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
         finally:
             del os.environ[_STARTED_BY]
         self.procs = [_Started(process) for process in self.procs]  # type: ignore[misc]
-        atexit.register(_end_all, self.procs)
 
 
 class _Started:
