@@ -125,8 +125,8 @@ class Attendance:
         with suppress(Exception):  # without the store nobody can call
             while not self._over.wait(_ANSWER_SECONDS):
                 if _asked(store).check([f"{_KEY}/call"]):
-                    store.set(f"{_KEY}/here/{self._rank}", "1")
-                if store.check([f"{_KEY}/verdict"]):
+                    _asked(store).set(f"{_KEY}/here/{self._rank}", "1")
+                if _asked(store).check([f"{_KEY}/verdict"]):
                     _verdicts.append(store.get(f"{_KEY}/verdict").decode())
                     return
 
@@ -153,7 +153,10 @@ def handle_failure(rank: int, error: BaseException) -> None:
         error.__cause__ = failure  # by which the command knows what to say
         return
     with suppress(Exception):
-        _asked(store).set(f"{_KEY}/own/{rank}", f"{type(error).__name__}: {error}")
+        own = f"{type(error).__name__}: {error}"
+        _asked(store).set(f"{_KEY}/own/{rank}", own)
+        if rank == 0:  # which may take the store along before the others hold a roll call
+            _told(store, f"rank 0 {_FAILED} {own}")
 
 
 def all_end_alike(error: BaseException, step: int) -> bool:
@@ -269,7 +272,7 @@ def _call_roll(error: BaseException) -> PeerFailureError:
                 if _asked(store).check([f"{_KEY}/own/{other}"]):
                     words[other] = store.get(f"{_KEY}/own/{other}").decode()
                     missing.discard(other)
-                elif store.check([f"{_KEY}/here/{other}"]):
+                elif _asked(store).check([f"{_KEY}/here/{other}"]):
                     missing.discard(other)
             time.sleep(0.05)
     except Exception:

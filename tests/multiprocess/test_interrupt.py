@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.multiprocess.ranks import free_port
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 TORCHRUN = [BIN / "torchrun", "--standalone", "--nproc_per_node=2", "-m", "lightning_tgnn"]
@@ -114,6 +116,39 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     assert repeated == ["lightning-tgnn", *words, "--ckpt_path"]
     steps = {str(saved.relative_to(tmp_path)): steps_of(saved) for saved in last.parent.glob("*.ckpt")}
     assert steps[path] == max(steps.values())  # the best is saved before the last: Ctrl-C can come between them
+
+
+@pytest.mark.parametrize("pressed", [(0, 1), (1,)], ids=["for both", "for the second"])
+def test_ranks_of_terminals_of_their_own_end_together(tmp_path, pressed):
+    last = tmp_path / "runs/mine/version_0/checkpoints/last.ckpt"
+    words = ["fit", f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}", *SETTINGS, "--trainer.max_epochs=-1"]
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.Popen(
+            [BIN / "lightning-tgnn", *words],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | there | {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0"},
+            start_new_session=True,
+            preexec_fn=listening,
+        )
+        for rank in range(2)
+    ]
+    try:
+        while not last.exists() and all(run.poll() is None for run in runs):
+            time.sleep(0.1)
+        for rank in pressed:
+            runs[rank].send_signal(signal.SIGINT)
+        first, second = (run.communicate(timeout=60)[1] for run in runs)
+    finally:
+        for run in runs:
+            ended(run)
+    assert [run.returncode for run in runs] == [130, 130], first + second
+    assert len(re.findall(r"^lightning-tgnn: interrupted; go on with: ", first, flags=re.MULTILINE)) == 1
+    assert "lightning-tgnn:" not in second
+    assert not re.search(r"frame #|c10d|Traceback|terminate called", first + second)
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

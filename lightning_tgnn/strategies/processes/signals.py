@@ -57,12 +57,15 @@ class Termination:
     def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
         self._told: bool = before is not None and before._told
+        self._is_pressed = False
         self._requeue = Requeue(trainer)
         self._is_due = self._has_requeued = False
         self._batches = 0
         self._compared: tuple[Tensor, dist.Work | None] | None = None
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self.compare  # type: ignore[method-assign]
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note_interrupt)  # of a rank with a terminal of its own
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         launcher = self._trainer.strategy.launcher
@@ -70,11 +73,15 @@ class Termination:
             launcher.kill(signum)  # of the processes that this one has started
         self._told = True
 
+    def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        self._is_pressed = True
+
     def compare(self) -> None:
         """End the run if any rank had been told to at the step before, or save; all ranks have to call it.
 
         Raises:
             SIGTERMException: A rank has been told to end.
+            KeyboardInterrupt: Ctrl-C was pressed for another rank, and this is the first one.
         """
         self._compare()
         if self._is_due and not self._has_requeued:  # the ranks hear the signal at different steps
@@ -82,7 +89,7 @@ class Termination:
             self._requeue.save()
 
     def _compare(self) -> None:
-        notes = [int(self._told), int(self._requeue.take_note())]
+        notes = [int(self._told), int(self._requeue.take_note()), int(self._is_pressed)]
         own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
@@ -91,8 +98,10 @@ class Termination:
             told, work = before
             if work is not None:
                 work.wait()
-        ends, is_due = told.tolist()
+        ends, is_due, is_pressed = told.tolist()
         self._is_due = self._is_due or bool(is_due)
+        if is_pressed and self._trainer.is_global_zero:
+            raise KeyboardInterrupt
         if ends:
             self._trainer._signal_connector.received_sigterm = True
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
