@@ -5,6 +5,7 @@ What trains nothing starts without Lightning, which takes seconds to import: the
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -246,6 +247,9 @@ def _is_of_the_trainer(error: Exception) -> bool:
 
 def _refusal(error: BaseException | None, *, has_run_folder: bool) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
+    if os.strerror(errno.EMFILE) in str(error):  # gloo's error as well
+        cure = "raise it, for example by ulimit -n 1024"
+        return InvalidArgumentError(refusal("ulimit -n", "enough files and sockets for the run", str(error), cure))
     if isinstance(error, IsADirectoryError):
         cure = "give the file in it"
         return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))

@@ -298,7 +298,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
     Raises:
         InvalidArgumentError: ``value`` is not one of ``choices``.
     """
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
         cure = did_you_mean(value, choices) or "choose a name from that list"
         raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))

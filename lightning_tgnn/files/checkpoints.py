@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -31,10 +33,18 @@ from lightning_tgnn.files.checkpoint_folder import (
     with_tables,
 )
 from lightning_tgnn.files.folder_replacement import remove, replace_folder
-from lightning_tgnn.files.tensors import check_records
+from lightning_tgnn.files.tensors import check_nesting, check_records
 from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tensors
 
 _VALUES = "/data.pkl"  # of torch's files
+_RUN, _RUNS = "lightning_tgnn.run", "lightning_tgnn.runs"
+_NAME = re.compile("[0-9a-f]{64}")
+_KINDS = {
+    **dict.fromkeys(("state_dict", "callbacks", "loops", "hyper_parameters", "datamodule_hyper_parameters"), dict),
+    **dict.fromkeys(("optimizer_states", "lr_schedulers", _RUNS), list),
+    "pytorch-lightning_version": str,
+}
+"""What a checkpoint of Lightning holds under its own names; Lightning does not look."""
 ALL_PARTS, NO_PARTS = slice(None), slice(0)
 """Which parts of a folder `WholeCheckpointIO.open_checkpoint` compares with their checksums."""
 
@@ -60,9 +70,17 @@ class WholeCheckpointIO(TorchCheckpointIO):
     what = "a complete checkpoint of tensors and plain values"
     """What a refusal says that a file has to be."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._runs = [secrets.token_hex()]  # a name that no other file can know; those of the runs before follow
+
+    def signed(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Return a checkpoint with the name of this run, by which `remove_checkpoint` knows it."""
+        return {**checkpoint, _RUN: f"{_RUN} {self._runs[0]}", _RUNS: self._runs}
+
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
-        checkpoint, local = plain(checkpoint, arrays=False), local_path(path)
+        checkpoint, local = plain(self.signed(checkpoint), arrays=False), local_path(path)
         if storage_options is not None or local is None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -157,29 +175,28 @@ class WholeCheckpointIO(TorchCheckpointIO):
             path = BytesIO(storage.cat_file(name))
         check_records(path)
         held = torch.load(path, map_location=cast("Any", map_location), weights_only=plain_only)
+        check_nesting(held, os.path.getsize(path) if isinstance(path, str | os.PathLike) else path.seek(0, os.SEEK_END))
         if not isinstance(held, dict):
             raise ValueError(f"a {type(held).__name__}")
         return held
 
     @override
     def remove_checkpoint(self, path: _PATH) -> None:
-        """Remove a checkpoint, a folder at once; what is none stays, whoever has named it."""
+        """Remove a checkpoint of this run, or of one that it has resumed; what is none stays, whoever has named it."""
         place = local_path(path)
-        if place is not None and is_own(place):
-            remove(place)
-        elif _is_of_a_trainer(str(path)):
+        if self._has_written(str(place / META if place is not None and is_own(place) else path)):
             super().remove_checkpoint(path) if place is None else remove(place)
         elif place is None or place.exists():
-            rank_zero_warn(f"{path} is not removed: it is no checkpoint of a Trainer; remove it yourself")
+            rank_zero_warn(f"{path} is not removed: it is no checkpoint of this run; remove it yourself")
 
-
-def _is_of_a_trainer(path: str) -> bool:
-    """Whether a file, of other storage too, is a checkpoint that a Trainer has written, by its content."""
-    with suppress(OSError, BadZipFile):
-        storage, name = url_to_fs(path)
-        with storage.open(name, "rb") as file, ZipFile(file) as held:
-            return any(b"pytorch-lightning_version" in held.read(one) for one in held.namelist() if _VALUES in one)
-    return False
+    def _has_written(self, path: str) -> bool:
+        """Whether a file, of other storage too, has the name of this run, or of one that it has resumed."""
+        with suppress(OSError, BadZipFile):
+            storage, name = url_to_fs(path)
+            with storage.open(name, "rb") as file, ZipFile(file) as held:
+                values = b"".join(held.read(one) for one in held.namelist() if _VALUES in one)
+            return any(f"{_RUN} {run}".encode() in values for run in self._runs)
+        return False
 
 
 class RunCheckpointIO(WholeCheckpointIO):
@@ -195,6 +212,11 @@ class RunCheckpointIO(WholeCheckpointIO):
             received = f"a {kind}" if isinstance(kind, str) else f"a file with {', '.join(sorted(map(str, held))[:5])}"
             cure = "give one that a Trainer has saved"
             raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
+        for name, expected in _KINDS.items():
+            if not isinstance(held.get(name, expected()), expected):
+                received, cure = f"{type(held[name]).__name__} as {name!r}", "give one that was written whole"
+                raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
+        self._runs += [run for run in held.get(_RUNS, ()) if _NAME.fullmatch(str(run)) and run not in self._runs]
         return held
 
 

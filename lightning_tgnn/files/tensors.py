@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import ValuesView
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor
 
 _ARCHIVE = b"PK\x03\x04"
+_NESTED = (list, tuple, ValuesView)
+_DEPTH = 100  # of what a program saves on purpose some ten
 _IS_FOLDER = 0x10  # of a record's attributes, as DOS has them
 
 
@@ -51,6 +55,30 @@ def reason_of(error: Exception, path: object) -> str:
     if stumbles and isinstance(path, str | os.PathLike) and os.path.isfile(path) and not zipfile.is_zipfile(path):
         return "something else than a file of torch.save"
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def check_nesting(held: object, most: int) -> None:
+    """Refuse values that a walk through them does not come to the end of.
+
+    Args:
+        held: Plain values and tensors.
+        most: How many there may be, those that are in several places counted once for each; bytes of the file, as each
+            that was saved takes one or more.
+
+    Raises:
+        ValueError: Values are nested too deeply, or there are too many of them.
+    """
+    level: list[object] = [held]
+    for _ in range(_DEPTH):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        every = chain.from_iterable(values for values in inner if isinstance(values, _NESTED))
+        level = list(islice(every, most + 1))
+        most -= len(level)
+        if most < 0:
+            raise ValueError("values that hold each other more often than a file of its length can")
+        if not level:
+            return
+    raise ValueError(f"values nested more than {_DEPTH} deep")
 
 
 def says_format(path: Path | IO[bytes], expected: str) -> bool:

@@ -70,11 +70,11 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
 def _is_latest(clock: Mapping[str, float], held: Mapping[str, Any]) -> bool:
     if clock["latest"] == -math.inf:
         return held["open"] is None and held["state"]["position"] == 0
-    if clock["latest"] < clock["origin"]:
-        return True  # rows without mail have the time 0, which is later
     # The latest event waits in the open batch, or else has sent the latest mail.
-    times = held["state"]["mail_time"] if held["open"] is None else held["open"]["time"]
-    return math.isclose(clock["latest"], clock["origin"] + float(times.max()), rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    last = float((held["state"]["mail_time"] if held["open"] is None else held["open"]["time"]).max())
+    if held["open"] is None and clock["latest"] < clock["origin"]:
+        return last <= 0  # that of rows without mail
+    return math.isclose(clock["latest"], clock["origin"] + last, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 
 def _check_recent(held: Mapping[str, Any], info: StreamInfo) -> None:

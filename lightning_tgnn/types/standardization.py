@@ -27,7 +27,7 @@ class Standardization:
     @classmethod
     def of(cls, held: Standardization | Mapping[str, Any] | None) -> Standardization | None:
         """Return what a checkpoint or manifest holds of one as plain values."""
-        if not isinstance(held, Mapping):
+        if held is None or isinstance(held, Standardization):
             return held
         return cls(tuple(map(float, held["shift"])), tuple(map(float, held["scale"])))
 

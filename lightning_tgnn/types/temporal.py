@@ -75,8 +75,11 @@ class StreamInfo:
     node_standardization: Standardization | None = None
 
     def __post_init__(self) -> None:
-        for name in ("edge_standardization", "node_standardization"):  # plain values in a checkpoint
-            object.__setattr__(self, name, Standardization.of(getattr(self, name)))
+        for name, width in (("edge", self.edge_feature_dim), ("node", self.node_feature_dim)):
+            done = Standardization.of(getattr(self, f"{name}_standardization"))  # plain values in a checkpoint
+            if done is not None and not len(done.shift) == len(done.scale) == width:
+                raise ValueError(f"a standardization of {len(done.shift)} {name} features of {width}")
+            object.__setattr__(self, f"{name}_standardization", done)
 
 
 @dataclass(frozen=True, repr=False)

@@ -29,12 +29,12 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError
 from lightning_tgnn.cli import TGNNCommand
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 from lightning_tgnn.tasks import LayerLinkPrediction
 from lightning_tgnn.trust import LAYERS, saved_arguments
 from tests import untrusted
 from tests.data.example_streams import random_store
-from tests.serving.runs import data_module, fitted, trainer
+from tests.serving.runs import SMALL, data_module, fitted, trainer
 
 torch_geometric_nn = pytest.importorskip("torch_geometric.nn")
 WIDTHS = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
@@ -314,17 +314,71 @@ def test_a_checkpoint_names_no_file_elsewhere_that_a_resumed_run_would_delete(tm
                 assert path == (name if own else ""), (name, folder)
 
 
-@pytest.mark.parametrize("address", ["{}", "file://{}"])
-def test_only_checkpoints_of_a_trainer_are_removed(address, tmp_path):
-    store = random_store(60, num_nodes=12)
-    fitted(tmp_path / "right.ckpt", data_module(store))
-    left = {"thesis.txt": b"years of work", "weights.ckpt": b"PK\x03\x04 no archive"}
-    for name, content in left.items():
-        (tmp_path / name).write_bytes(content)
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    for name in (*left, "other.ckpt"):
-        with pytest.warns(UserWarning, match=f"{name} is not removed: it is no checkpoint of a Trainer"):
-            WholeCheckpointIO().remove_checkpoint(address.format(tmp_path / name))
-        assert (tmp_path / name).exists()
-    WholeCheckpointIO().remove_checkpoint(address.format(tmp_path / "right.ckpt"))
-    assert not (tmp_path / "right.ckpt").exists()
+def test_only_checkpoints_of_this_run_and_of_those_that_it_has_resumed_are_removed(tmp_path):
+    store, this, fork, other = random_store(60, num_nodes=12), *(RunCheckpointIO() for _ in range(3))
+    fitted(tmp_path / "run.ckpt", data_module(store))
+    content = torch.load(tmp_path / "run.ckpt", weights_only=True)
+    this.save_checkpoint(content, tmp_path / "own.ckpt")
+    fork.load_checkpoint(tmp_path / "own.ckpt")
+    fork.save_checkpoint(content, tmp_path / "fork.ckpt")
+    other.save_checkpoint(content, tmp_path / "other.ckpt")
+    (tmp_path / "thesis.ckpt").write_text("years of work")
+    (tmp_path / "zip.ckpt").write_bytes(b"PK\x03\x04 no archive")
+    torch.save(
+        {**content, "lightning_tgnn.runs": ["", "lightning_tgnn.run ", 5, "[0-9a-f]{64}"]}, tmp_path / "odd.ckpt"
+    )
+    this.load_checkpoint(tmp_path / "odd.ckpt")
+    for name in ("run", "fork", "other", "thesis", "zip", "odd"):
+        for address in ("{}", "file://{}"):
+            with pytest.warns(UserWarning, match=f"{name}.ckpt is not removed: it is no checkpoint of this run"):
+                this.remove_checkpoint(address.format(tmp_path / f"{name}.ckpt"))
+    later = RunCheckpointIO()
+    later.load_checkpoint(tmp_path / "fork.ckpt")  # itself, and the run that it has resumed
+    later.remove_checkpoint(tmp_path / "own.ckpt")
+    later.remove_checkpoint(f"file://{tmp_path}/fork.ckpt")
+    assert {path.stem for path in tmp_path.iterdir()} == {"run", "other", "thesis", "zip", "odd"}
+
+
+def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_path):
+    def run(**options):
+        keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, enable_version_counter=False)
+        trainer(enable_checkpointing=True, callbacks=[keep], **options).fit(
+            LinkPrediction("tgn", **SMALL), data_module(random_store(60, num_nodes=12)), ckpt_path=resumed
+        )
+
+    resumed = None
+    run(max_steps=1)
+    (own,) = tmp_path.iterdir()
+    fitted(tmp_path / "other.ckpt", data_module(random_store(60, num_nodes=12)))
+    resumed, held = tmp_path / "crafted.ckpt", torch.load(own, weights_only=True)
+    (state,) = (state for name, state in held["callbacks"].items() if "ModelCheckpoint" in name)
+    assert state["dirpath"] == str(tmp_path)
+    state["best_k_models"] = {str(tmp_path / "other.ckpt"): torch.tensor(0.0)}
+    state["best_model_path"] = state["kth_best_model_path"] = str(tmp_path / "other.ckpt")
+    torch.save(held, resumed)
+    with pytest.warns(UserWarning, match=r"other\.ckpt is not removed"):
+        run(max_steps=2)
+    assert (tmp_path / "other.ckpt").exists()
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_values_that_no_walk_comes_to_the_end_of_are_refused(kind, tmp_path):
+    shared, deep = kind(), kind()
+    for _ in range(60):
+        shared = kind((shared, shared))  # 2^60 values in a file of a kilobyte
+    for _ in range(200):
+        deep = kind((deep,))
+    for name, value, why in (("shared", shared, "hold each other"), ("deep", deep, "nested more than 100 deep")):
+        torch.save({"state_dict": {}, "callbacks": {"mine": value}}, tmp_path / name)
+        with pytest.raises(CheckpointError, match=f"{name} must be a complete checkpoint .* {why}"):
+            WholeCheckpointIO().load_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "name", ["callbacks", "optimizer_states", "lr_schedulers", "loops", "pytorch-lightning_version"]
+)
+def test_a_value_of_the_wrong_kind_under_a_name_of_lightning_is_refused(name, tmp_path):
+    held = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", name: 5}
+    torch.save(held, tmp_path / "odd.ckpt")
+    with pytest.raises(CheckpointError, match=f"must be a checkpoint of a run, got \"int as '{name}'\""):
+        RunCheckpointIO().load_checkpoint(tmp_path / "odd.ckpt")

@@ -84,7 +84,10 @@ class Models(Target):
 
 def _is_enormous(held, around=()):
     if isinstance(held, torch.Tensor):
-        return held.is_floating_point() and held.numel() > 0 and float(held.abs().max()) > _ENORMOUS
+        own = held.untyped_storage().nbytes() // held.itemsize >= held.numel()  # or else more than memory holds
+        return held.is_floating_point() and held.numel() > 0 and own and float(held.abs().max()) > _ENORMOUS
+    if isinstance(held, float):
+        return abs(held) > _ENORMOUS
     if not isinstance(held, dict) or any(held is outer for outer in around):  # a damaged one may hold itself
         return False
     return any(_is_enormous(value, (*around, held)) for value in held.values())

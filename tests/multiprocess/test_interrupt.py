@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -149,6 +150,22 @@ def test_ranks_of_terminals_of_their_own_end_together(tmp_path, pressed):
     assert len(re.findall(r"^lightning-tgnn: interrupted; go on with: ", first, flags=re.MULTILINE)) == 1
     assert "lightning-tgnn:" not in second
     assert not re.search(r"frame #|c10d|Traceback|terminate called", first + second)
+
+
+def test_too_few_open_files_are_named_in_one_line(tmp_path):
+    words = ["fit", f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}", *SETTINGS, "--trainer.max_epochs=1"]
+    ran = subprocess.run(
+        [BIN / "lightning-tgnn", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20)),
+    )
+    assert ran.returncode == 1
+    assert re.search(r"^lightning-tgnn: ulimit -n must be .*; raise it", ran.stderr, flags=re.MULTILINE), ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

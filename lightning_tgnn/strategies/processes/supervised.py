@@ -280,8 +280,10 @@ class SupervisedStrategy(DDPStrategy):
         if self._copies is not None:
             checkpoint[_BUFFERS] = self._copies.of_all_ranks()
         if self.state_dict_type == SHARDED:
-            check_writes_folders(self.checkpoint_io, filepath, storage_options)
-            save_sharded(checkpoint, filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
+            writer = check_writes_folders(self.checkpoint_io, filepath, storage_options)
+            save_sharded(
+                writer.signed(checkpoint), filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast
+            )
             return
         failed: Exception | None = None
         try:
