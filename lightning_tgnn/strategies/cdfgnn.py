@@ -24,8 +24,9 @@ class CDFGNNStrategy(PlanRunner):
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
-            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
-            integers [E], the rank of every edge.
+            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), ``"auto"``, which takes the best of three by
+            `lightning_tgnn.algorithms.partitions.vertex_cut.best_cut`, a file that ``lightning-tgnn partition`` wrote,
+            or integers [E], the rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
             another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
             greatest change relative to their greatest value, and always sends all gradients.

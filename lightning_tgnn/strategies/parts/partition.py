@@ -20,7 +20,7 @@ from lightning_tgnn.algorithms.partitions.simple import (
     metis_partition,
     range_partition,
 )
-from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, check_enough_edges, vertex_cut
+from lightning_tgnn.algorithms.partitions.vertex_cut import AUTO, CUT_METHODS, best_cut, check_enough_edges, vertex_cut
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
 from lightning_tgnn.files.partitions import check_is_file, given_partition
@@ -131,6 +131,8 @@ def choose_edge_partition(
     hosts: Tensor,
     trainer: pl.Trainer,
     broadcast: Callable[[Tensor], Tensor],
+    *,
+    relay: bool = True,
 ) -> Tensor:
     """Return the rank of every edge, uint8 [E], int32 for more than 256 ranks; all ranks get that of rank 0.
 
@@ -140,6 +142,7 @@ def choose_edge_partition(
         hosts: int64 [P], the host of every rank.
         trainer: Its DataModule knows the graph.
         broadcast: Returns the values of rank 0; those of the others have the same type and shape.
+        relay: Whether one replica on a host speaks for all of them there, for ``"auto"``.
 
     Raises:
         InvalidArgumentError: The method or file is unknown, the partition is of another graph or number of ranks, or
@@ -147,11 +150,19 @@ def choose_edge_partition(
     """
     src, dst, num_nodes = edges
     dtype = torch.uint8 if len(hosts) <= 256 else torch.int32  # it is kept as long as the graph
-    if isinstance(partition, Tensor) or str(partition) not in CUT_METHODS:
+    methods = (*CUT_METHODS, AUTO)
+    if isinstance(partition, Tensor) or str(partition) not in methods:
         given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
-        read = given_partition(given, "edges", len(src), len(hosts), datamodule_of(trainer), CUT_METHODS)
+        read = given_partition(given, "edges", len(src), len(hosts), datamodule_of(trainer), methods)
         return broadcast(_of_this_rank(read, len(src), dtype))
     check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     # On one rank, for all: METIS need not repeat itself, and the others have nothing to do meanwhile.
-    owner = vertex_cut(src, dst, num_nodes, hosts, str(partition)) if trainer.global_rank == 0 else None
+    owner = None
+    if trainer.global_rank == 0 and partition == AUTO:
+        owner, rows = best_cut(src, dst, num_nodes, hosts, relay=relay)
+        tried = ", ".join(f"{count:,} by {method}" for method, count in rows.items())
+        least = min(rows, key=rows.__getitem__)
+        rank_zero_info(f"partition: {least}; rows that a gather moves between ranks, or hosts: {tried}")
+    elif trainer.global_rank == 0:
+        owner = vertex_cut(src, dst, num_nodes, hosts, str(partition))
     return broadcast(_of_this_rank(owner, len(src), dtype))

@@ -39,8 +39,9 @@ class VertexCut(StorePart):
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,
-            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), a file that ``lightning-tgnn partition`` wrote, or
-            integers [E], the rank of every edge.
+            ``"ebv"``, ``"hdrf"``, ``"random"``, ``"metis"``), ``"auto"``, which takes the best of three by
+            `lightning_tgnn.algorithms.partitions.vertex_cut.best_cut`, a file that ``lightning-tgnn partition`` wrote,
+            or integers [E], the rank of every edge.
         cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
             another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
             greatest change relative to their greatest value, and always sends all gradients.
@@ -162,7 +163,8 @@ class ReplicaState:
             self._cut_of = loader.edges[0]
             self._cut_is_restored = self._fits(loader)
             given = self._saved["part"] if self._cut_is_restored else self._planned.partition
-            self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, broadcast_of(run))
+            broadcast, relay = broadcast_of(run), self._planned.relay
+            self._cut = choose_edge_partition(given, loader.edges, self.hosts, run.trainer, broadcast, relay=relay)
             self.replicas = None
         planned = self._planned
         cut = loader.shard(self._cut, self.hosts, run.rank, relay=planned.relay, halo=planned.halo)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
-from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
+from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, best_cut, vertex_cut
 from lightning_tgnn.checks import InvalidArgumentError
 from tests.replay.slow_replicas import SlowReplicas
 
@@ -44,7 +44,42 @@ def test_the_loop_equals_the_slow_greedy(edges, gamma):
     src, dst = torch.tensor(edges).T.contiguous()
     # alpha and beta of odd values, so that ties are those of the formula and not of rounding
     found = vertex_cut(src, dst, 10, HOSTS, "hierarchical", gamma=gamma, alpha=0.9173, beta=1.1371)
-    assert found.tolist() == slow_greedy(edges, 10, HOSTS.tolist(), gamma, 0.9173, 1.1371)
+    others = [edge for edge in edges if edge[0] != edge[1]]
+    cut = others if len(others) >= 4 else edges  # too few to go to all ranks: loops as well
+    by_greedy = slow_greedy(cut, 10, HOSTS.tolist(), gamma, 0.9173, 1.1371)
+    assert found[torch.tensor([edge in cut for edge in edges])].tolist() == by_greedy
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from(CUT_METHODS), st.booleans())
+def test_loops_are_at_the_masters_and_make_no_replica(edges, method, last):
+    ends = [edge for edge in edges if edge[0] != edge[1]] if last else edges
+    if last:
+        ends += [(node, node) for node in range(10)]
+    src, dst = torch.tensor(ends).T.contiguous()
+    loops = src == dst
+    if int((~loops).sum()) < 4:
+        return
+    part = vertex_cut(src, dst, 10, HOSTS, method)
+    without = SlowReplicas(src[~loops], dst[~loops], part[~loops], 10, HOSTS)
+    assert torch.equal(SlowReplicas(src, dst, part, 10, HOSTS).present, without.present)
+    assert part[loops].tolist() == [without.master[node] for node in src[loops].tolist()]
+
+
+@settings(deadline=None)
+@given(EDGES, st.sampled_from([[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]]), st.booleans())
+def test_the_best_cut_moves_the_fewest_rows(edges, hosts, relay):
+    src, dst = torch.tensor(edges).T.contiguous()
+    part, rows = best_cut(src, dst, 10, torch.tensor(hosts), relay=relay)
+    slow = SlowReplicas(src, dst, part, 10, torch.tensor(hosts))
+    counted = 0
+    for have, master in zip(slow.where, slow.master, strict=True):
+        away = [
+            hosts[mirror] for mirror in set(have) - {master} if len(set(hosts)) == 1 or hosts[mirror] != hosts[master]
+        ]
+        counted += len(set(away)) if relay and len(set(hosts)) > 1 else len(away)
+    assert counted == min(rows.values())
+    assert list(rows) == ["hierarchical", "hdrf", "metis"]
 
 
 WHERE = st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3], [0, 0, 1, 1, 2, 2, 0, 1, 2, 2]])
@@ -142,7 +177,7 @@ def test_gamma_lowers_connections_between_hosts_and_keeps_edges_even():
         reports[method] = cut_report(part, Replicas.of(src, dst, part, 2000, HOSTS))
     assert reports["hierarchical"].outer < reports["ebv"].outer < reports["random"].outer
     assert reports["hdrf"].replication_factor < reports["random"].replication_factor
-    assert max(reports[name].edge_imbalance for name in ("hierarchical", "ebv")) < 1.02
+    assert max(reports[name].edge_imbalance for name in ("hierarchical", "ebv")) < 1.03
 
 
 @pytest.mark.parametrize(
