@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import lightning.pytorch as pl
@@ -22,13 +23,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_COUNTS = ("sent", "possible", "plain_bytes", "held", "size")
+
+
 class CacheThreshold(Callback):
     """Sets the controller of ``CDFGNNStrategy(threshold="adaptive")`` and logs what the cache does in every epoch.
 
     The controller runs on every rank, on the accuracy that all ranks share, so all ranks choose the same threshold.
     Rank 0 logs for all ranks together: ``cache/threshold``; for every layer and direction
-    ``cache/<layer>/<direction>_sent``, the share of the rows that were sent, and ``…_error``, the greatest error of the
-    quantiser; ``cache/sent``, the share of all rows; ``cache/bytes`` sent in training, ``cache/bytes_outer``, the bytes
+    ``cache/<layer>/<direction>_sent``, the share of the rows that were sent, ``…_error``, the greatest error of the
+    quantiser, and ``…_held``, the root of the mean square of the changes that were held back, relative to the rows;
+    ``cache/sent``, the share of all rows; ``cache/bytes`` sent in training, ``cache/bytes_outer``, the bytes
     sent to other hosts, and ``cache/bytes_saved``, the bytes saved against float32 rows without a cache. At the end
     TensorBoard gets ``cache/epochs``, a picture of threshold and share.
 
@@ -90,18 +95,19 @@ class CacheThreshold(Callback):
         outer = sum(int(torch.tensor(flow.sent_to)[away].sum()) for flow in flows)
         rows = replicas.take_rows()
         names = sorted(rows)  # the same on all ranks, which exchange in the same order
-        counts = [[rows[name].sent, rows[name].possible, rows[name].plain_bytes] for name in names]
+        counts = [[getattr(rows[name], count) for count in _COUNTS] for name in names]
         device = strategy.root_device
-        summed = torch.tensor([*counts, [sent, outer, 0]], dtype=torch.float64, device=device)
+        summed = torch.tensor([*counts, [sent, outer, 0, 0, 0]], dtype=torch.float64, device=device)
         summed = strategy.reduce(summed, reduce_op="sum")
         errors = torch.tensor([rows[name].error for name in names], dtype=torch.float64, device=device)
         errors = strategy.reduce(errors, reduce_op="max")
         figures = {"cache/threshold": replicas.threshold}
         for place, name in enumerate(names):
-            went, possible, _plain = summed[place].tolist()
+            went, possible, _, held, size = summed[place].tolist()
             figures[f"cache/{name}_sent"] = went / max(possible, 1)
             figures[f"cache/{name}_error"] = float(errors[place])
-        went, possible, plain = summed[:-1].sum(0).tolist()
+            figures[f"cache/{name}_held"] = sqrt(held / size) if size else 0.0
+        went, possible, plain, *_ = summed[:-1].sum(0).tolist()
         figures["cache/sent"] = went / max(possible, 1)
         figures["cache/bytes"], figures["cache/bytes_outer"] = summed[-1, :2].tolist()
         figures["cache/bytes_saved"] = plain - figures["cache/bytes"]

@@ -33,8 +33,11 @@ class SlowSums:
         levels = ((row.double() - low) * ((2**self.bits - 1) / (high - low)) + 0.5).floor()
         return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
 
-    def differs(self, row, old):
-        return self.first or float((row - old).abs().max()) > self.threshold * float(old.abs().max())
+    def differs(self, row, old, blocks):
+        pairs = zip(row.split(blocks or len(row)), old.split(blocks or len(row)), strict=True)
+        return self.first or any(
+            bool((new - known).abs().max() > self.threshold * known.abs().max()) for new, known in pairs
+        )
 
     def step(self, values, blocks=()):
         """``values[rank][vertex]`` to sums of the same form, and how many rows were sent."""
@@ -50,7 +53,7 @@ class SlowSums:
                 row = values[rank][v] if rank == master else sum([values[rank][v], *gathered.get(rank, [])])
                 above = None if rank == master else master if rank in leads else self.leader_of(rank, v)
                 old = self.used.get((rank, v), torch.zeros_like(row))
-                if self.differs(row, old):
+                if self.differs(row, old, blocks):
                     plain = rank == master or self.bits is None
                     self.used[rank, v] = row if plain else old + self.coded(row - old, blocks)
                     sent += rank != master
@@ -59,7 +62,7 @@ class SlowSums:
                     gathered[above].append(self.used[rank, v])
             total = sum([self.used[master, v], *gathered[master]])
             told = self.told.get(v, torch.zeros_like(total))
-            if active and self.differs(total, told):
+            if active and self.differs(total, told, blocks):
                 self.told[v] = total if self.bits is None else told + self.coded(total - told, blocks)
                 sent += len(ranks) - 1
             for rank in ranks:

@@ -11,28 +11,39 @@ from lightning_tgnn.compiled import njit
 
 
 @njit(nogil=True, cache=True)
-def changed(values: Any, places: Any, sent: Any, threshold: float) -> Any:
-    """Return bool [n], where ``max |z - z~| > eps * max |z~|``, or a difference is NaN.
+def changed(values: Any, places: Any, sent: Any, ends: Any, threshold: float) -> Any:
+    """Return where ``max |z - z~| > eps * max |z~|`` in a block, or a difference is NaN, and what is held back.
 
     Args:
         values: float32 [m, k].
         places: int64 [n], the rows of ``values`` that are z.
         sent: float32 [n, k], z~.
+        ends: int64 [b], where blocks of columns end.
         threshold: eps.
+
+    Returns:
+        bool [n]; the sums of squares of ``z - z~`` over the other rows, and of ``z~`` over all.
     """
-    count, columns = sent.shape
-    going = np.empty(count, np.bool_)
-    for row in range(count):
+    going = np.zeros(len(sent), np.bool_)
+    held = size = 0.0
+    for row in range(len(sent)):
         value, old = values[places[row]], sent[row]
-        change = greatest = np.float32(0)
-        finite = True
-        for column in range(columns):
-            difference = abs(value[column] - old[column])
-            finite &= difference == difference
-            change = max(change, difference)
-            greatest = max(greatest, abs(old[column]))
-        going[row] = not finite or change > np.float32(threshold) * greatest
-    return going
+        squares = 0.0
+        column = 0
+        for end in ends:
+            change = greatest = np.float32(0)
+            while column < end:
+                difference = abs(value[column] - old[column])
+                going[row] |= difference != difference
+                change = max(change, difference)
+                greatest = max(greatest, abs(old[column]))
+                squares += difference * difference
+                size += old[column] * old[column]
+                column += 1
+            going[row] |= change > np.float32(threshold) * greatest
+        if not going[row]:
+            held += squares
+    return going, held, size
 
 
 @njit(nogil=True, cache=True)

@@ -6,6 +6,8 @@ of tensor operations.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,46 +20,67 @@ from lightning_tgnn.algorithms.traffic.quantize import (
 )
 
 
-def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+class Changed(NamedTuple):
+    """Rows that have changed enough, and by how much the others have changed.
+
+    Attributes:
+        rows: int64 [g], positions of the changed rows, ascending.
+        held: Sum of the squares of ``z - z~`` over the other rows.
+        size: Sum of the squares of ``z~`` over all rows.
+    """
+
+    rows: Tensor
+    held: float
+    size: float
+
+
+def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float, blocks: Blocks = ()) -> Changed:
     """Return which rows differ from the rows last sent by more than the threshold (Algorithm 2, line 4).
 
-    A row is sent if ``max |z - z~| > eps * max |z~|``. With a threshold of 0 every row that has changed is sent. A row
-    that has become NaN is sent as well, so that no rank goes on with the old row.
+    A row is sent if ``max |z - z~| > eps * max |z~|`` in one of its blocks: the paper has one block, in which large
+    values would hide the changes of small ones. With a threshold of 0 every row that has changed is sent. A row that
+    has become NaN is sent as well, so that no rank goes on with the old row.
 
     Args:
         values: float32 [m, k].
         places: int64 [n], the rows of ``values`` that are z.
         sent: float32 [n, k], z~.
         threshold: eps.
-
-    Returns:
-        int64 [g], positions in ``places``, ascending.
+        blocks: As in `quantize`.
     """
     if not values.shape[1]:
-        return places[:0]
+        return Changed(places[:0], 0.0, 0.0)
     if values.device.type == "cpu":
         from lightning_tgnn.algorithms.traffic import row_change_loops  # late: the compiler takes a second to import
 
-        going = row_change_loops.changed(values.numpy(), places.numpy(), sent.numpy(), threshold)
-        return torch.from_numpy(going).nonzero().squeeze(1)
-    return changed_rows_by_tensors(values, places, sent, threshold)
+        ends = block_ends(values.shape[1], blocks)
+        going, held, size = row_change_loops.changed(values.numpy(), places.numpy(), sent.numpy(), ends, threshold)
+        return Changed(torch.from_numpy(going).nonzero().squeeze(1), held, size)
+    return changed_rows_by_tensors(values, places, sent, threshold, blocks)
 
 
-def changed_rows_by_tensors(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+def changed_rows_by_tensors(
+    values: Tensor, places: Tensor, sent: Tensor, threshold: float, blocks: Blocks = ()
+) -> Changed:
     """Return the same as `changed_rows`, on any device."""
-    going = (values[places] - sent).abs_().amax(1) <= threshold * sent.abs().amax(1)  # amax of NaN is NaN
-    return going.logical_not_().nonzero().squeeze(1)
+    difference = (values[places] - sent).abs_()
+    widths = list(blocks or (values.shape[1],))
+    pairs = zip(difference.split(widths, 1), sent.abs().split(widths, 1), strict=True)
+    stays = torch.stack([change.amax(1) <= threshold * old.amax(1) for change, old in pairs]).all(0)  # NaN does not
+    held = torch.where(stays.unsqueeze(1), difference, 0).square_().sum()
+    return Changed(stays.logical_not_().nonzero().squeeze(1), float(held), float(sent.square().sum()))
 
 
-def changed_block(values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+def changed_block(values: Tensor, places: Tensor, sent: Tensor, threshold: float, blocks: Blocks = ()) -> Changed:
     """Return all rows if one of them has changed by more than the threshold, none otherwise (SANCUS).
 
-    The block is sent if ``max |z - z~| > eps * max |z~|`` over all of its rows, or if a value has become NaN. Arguments
-    and result are as in `changed_rows`.
+    All are sent if ``max |z - z~| > eps * max |z~|`` over all of them, or if a value has become NaN. Arguments and
+    result are as in `changed_rows`, but that ``blocks`` have no effect.
     """
-    if not sent.numel() or bool((values[places] - sent).abs_().max() <= threshold * sent.abs().max()):
-        return torch.arange(0, device=sent.device)
-    return torch.arange(len(places), device=sent.device)
+    difference, size = (values[places] - sent).abs_(), float(sent.square().sum())
+    if not sent.numel() or bool(difference.max() <= threshold * sent.abs().max()):
+        return Changed(torch.arange(0, device=sent.device), float(difference.square().sum()), size)
+    return Changed(torch.arange(len(places), device=sent.device), 0.0, size)
 
 
 def quantize_rows(values: Tensor, places: Tensor, bits: int, blocks: Blocks = ()) -> tuple[Tensor, float]:

@@ -24,12 +24,16 @@ class SentRows:
         possible: Rows that would have been sent without a cache.
         plain_bytes: Bytes of the possible rows as float32.
         error: Greatest difference between a sent row and the row that its receiver decoded.
+        held: Sum of the squares of the changes that were held back.
+        size: Sum of the squares of the rows from which these are changes.
     """
 
     sent: int = 0
     possible: int = 0
     plain_bytes: int = 0
     error: float = 0.0
+    held: float = 0.0
+    size: float = 0.0
 
     def with_more(self, other: SentRows) -> SentRows:
         """Return the sum of both counts."""
@@ -38,6 +42,8 @@ class SentRows:
             self.possible + other.possible,
             self.plain_bytes + other.plain_bytes,
             max(self.error, other.error),
+            self.held + other.held,
+            self.size + other.size,
         )
 
 
@@ -82,7 +88,7 @@ class ReplicaCache:
 
         telling, total = active.nonzero().squeeze(1), self._total(active)
         if not self._first:  # what arrived may have moved the sum by little
-            telling = telling[self._compare(total, telling, known[telling], threshold)]
+            telling = telling[self._compare(total, telling, known[telling], threshold, coder, count)]
         data, error = coder.encode_changes(total, telling, known, telling)  # `known` begins with the masters
         del total
         arrived, entries, sent = hops.scatter(
@@ -106,7 +112,7 @@ class ReplicaCache:
         up = values
         for number, links in enumerate(hops.links):
             sent, heard = self.tables[f"sent {number}"], self.tables[f"heard {number}"]
-            going = self._changed(up, links.mirrors, sent, threshold)
+            going = self._changed(up, links.mirrors, sent, threshold, coder, count)
             data, error = coder.encode_changes(up, links.mirrors[going], sent, going)
             lists = links.of_mirrors, links.of_mastered
             arrived, places = send_some(data, going, lists, exchange, f"gather_{operation}")
@@ -118,7 +124,7 @@ class ReplicaCache:
             if number + 1 < len(hops.links):  # the next hop takes up what this one has gathered
                 up = up.clone()
                 add_rows(up, links.mastered, heard)
-        changed = self._changed(values, hops.summing, own, threshold)
+        changed = self._changed(values, hops.summing, own, threshold, coder, count)
         own[changed] = values[hops.summing[changed]]
         active[changed] = True
         return active
@@ -133,15 +139,22 @@ class ReplicaCache:
             add_rows(total, needed, self.tables[f"heard {number}"])
         return total
 
-    def _changed(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    def _changed(
+        self, values: Tensor, places: Tensor, sent: Tensor, threshold: float, coder: RowCoder, count: SentRows
+    ) -> Tensor:
         """Return which of ``places`` to send; the first exchange sends all places."""
         if self._first:
             return torch.arange(len(places), device=values.device)
-        return self._compare(values, places, sent, threshold)
+        return self._compare(values, places, sent, threshold, coder, count)
 
-    def _compare(self, values: Tensor, places: Tensor, sent: Tensor, threshold: float) -> Tensor:
+    def _compare(
+        self, values: Tensor, places: Tensor, sent: Tensor, threshold: float, coder: RowCoder, count: SentRows
+    ) -> Tensor:
         compare = changed_block if self._whole else changed_rows
-        return compare(values, places, sent, threshold)
+        changed = compare(values, places, sent, threshold, coder.blocks)
+        count.held += changed.held
+        count.size += changed.size
+        return changed.rows
 
     def check_columns(self, key: str, columns: int) -> None:
         """Refuse values of another width than those before.

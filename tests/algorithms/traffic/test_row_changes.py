@@ -24,28 +24,32 @@ def tables(lists, seed):
 
 
 @settings(deadline=None)  # loops are compiled in the first one
-@given(NUMBERS, st.integers(0, 9), st.floats(0, 0.9))
-def test_rows_go_where_they_differ_by_more_than_the_threshold(lists, seed, threshold):
+@given(NUMBERS, st.integers(0, 9), st.floats(0, 0.9), st.sampled_from([(), (1, 2)]))
+def test_rows_go_where_a_block_differs_by_more_than_the_threshold(lists, seed, threshold, blocks):
     values, places, table, entries = tables(lists, seed)
-    sent, wanted = table[entries], []
-    for number, (row, old) in enumerate(zip(values[places].tolist(), sent.tolist(), strict=True)):
-        difference = max(abs(np.float32(a) - np.float32(b)) for a, b in zip(row, old, strict=True))
-        if bool(difference > np.float32(np.float32(threshold) * max(abs(np.float32(b)) for b in old))):
-            wanted.append(number)
-    assert row_changes.changed_rows(values, places, sent, threshold).tolist() == wanted
-    assert row_changes.changed_rows_by_tensors(values, places, sent, threshold).tolist() == wanted
+    sent, wanted, held = table[entries], [], 0.0
+    for number, (row, old) in enumerate(zip(values[places], sent, strict=True)):
+        for new, known in zip(row.split(blocks or 3), old.split(blocks or 3), strict=True):
+            if bool((new - known).abs().max() > np.float32(threshold) * known.abs().max()):
+                wanted.append(number)
+        held += 0.0 if number in wanted else float((row - old).double().square().sum())
+    for form in (row_changes.changed_rows, row_changes.changed_rows_by_tensors):
+        changed = form(values, places, sent, threshold, blocks)
+        assert changed.rows.tolist() == sorted(set(wanted))
+        assert changed.held == pytest.approx(held, rel=1e-5, abs=1e-9)
+        assert changed.size == pytest.approx(float(sent.double().square().sum()), rel=1e-5)
 
 
 def test_what_has_not_changed_stays_with_a_threshold_of_zero():
     values, places = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.arange(2)
-    assert not len(row_changes.changed_rows(values, places, values.clone(), 0.0))
-    assert row_changes.changed_rows(values, places, torch.zeros(2, 2), 0.0).tolist() == [0]
+    assert not len(row_changes.changed_rows(values, places, values.clone(), 0.0).rows)
+    assert row_changes.changed_rows(values, places, torch.zeros(2, 2), 0.0).rows.tolist() == [0]
 
 
 def test_a_row_that_becomes_nan_goes():
     values, places = torch.tensor([[torch.nan, 1.0], [1.0, torch.nan], [1.0, 1.0]]), torch.arange(3)
-    assert row_changes.changed_rows(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
-    assert row_changes.changed_rows_by_tensors(values, places, torch.ones(3, 2), 0.5).tolist() == [0, 1]
+    assert row_changes.changed_rows(values, places, torch.ones(3, 2), 0.5).rows.tolist() == [0, 1]
+    assert row_changes.changed_rows_by_tensors(values, places, torch.ones(3, 2), 0.5).rows.tolist() == [0, 1]
 
 
 @settings(deadline=None)
@@ -82,7 +86,7 @@ def test_rows_without_columns_and_no_rows_at_all_pass(bits):
         data, error = row_changes.quantize_changes(values, places, table, places, bits)
         assert (len(data), error) == (len(values), 0.0)
         row_changes.add_quantized(table, places, data, bits)
-        assert not len(row_changes.changed_rows(values, places, table, 0.0))
+        assert not len(row_changes.changed_rows(values, places, table, 0.0).rows)
 
 
 @settings(deadline=None)
@@ -99,4 +103,6 @@ def test_a_block_goes_whole_or_not_at_all(count, width, threshold, seed, broken)
     change = max((abs(new - old) for new, old in zip(now, sent.flatten().tolist(), strict=True)), default=0.0)
     greatest = max((abs(old) for old in sent.flatten().tolist()), default=0.0)
     goes = any(new != new for new in now) or change > threshold * greatest
-    assert row_changes.changed_block(values, places, sent, threshold).tolist() == (list(range(count)) if goes else [])
+    changed = row_changes.changed_block(values, places, sent, threshold)
+    assert changed.rows.tolist() == (list(range(count)) if goes else [])
+    assert goes or changed.held == pytest.approx(float((values[places] - sent).square().sum()))
