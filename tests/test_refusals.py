@@ -73,7 +73,6 @@ FLAGS = [
     (DistTGLStrategy, "scale_epochs"),
     (DistTGLStrategy, "fetch_ahead"),
     (PipeTGLStrategy, "targets_first"),
-    (PipeTGLStrategy, "pass_on"),
     (HostShards, "omit_own_half"),
 ]
 

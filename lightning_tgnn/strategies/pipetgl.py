@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
 from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
-from lightning_tgnn.strategies.parts.stores import check_one_machine
+from lightning_tgnn.strategies.parts.stores import AUTO, check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.layout import check_groups
@@ -32,6 +32,8 @@ class PipeTGLStrategy(PlanRunner):
         groups: Number of pipelines. With ``store="host"`` the ranks of a pipeline have to be on one machine.
         targets_first: Write the rows that the next batch waits for before the rest of a step (PipeTGL, section 4.1).
         pass_on: Send rows that the next batch also writes straight to the rank of that batch (PipeTGL, section 4.2).
+            ``"auto"`` does so with ``store="sharded"`` and ``targets_first``: between ranks that share memory it costs
+            more than it saves.
         store: Where node state lies: ``"host"``, memory that the ranks of a machine share; or ``"sharded"``, cut over
             the ranks by node, which may be on several machines.
         partition: The partition of the nodes, only with ``store="sharded"``: a method of ``lightning-tgnn partition``,
@@ -52,7 +54,7 @@ class PipeTGLStrategy(PlanRunner):
         *,
         groups: int = 1,
         targets_first: bool = True,
-        pass_on: bool = True,
+        pass_on: bool | str = AUTO,
         store: str = HOST,
         partition: str | Path | Tensor | None = None,
         sends: str = "gradients",
@@ -68,6 +70,11 @@ class PipeTGLStrategy(PlanRunner):
         self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
         check_bool("targets_first", targets_first, usual=True)
+        if pass_on is True and not targets_first:
+            cure = (
+                "leave it out, or set targets_first=True: a batch that writes at its end has nothing to hand over early"
+            )
+            raise InvalidArgumentError(refusal("pass_on", "left out with targets_first=False", pass_on, cure))
         self._order = TargetsFirst() if targets_first else InOrder()
         shards = HostShards("reflexbicut" if partition is None else partition, pass_on)
         self._rows = HostMemory(pass_on) if store == HOST else shards

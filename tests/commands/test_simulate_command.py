@@ -69,7 +69,7 @@ def test_numbers_that_yaml_takes_for_texts_are_read():
 
 
 def test_bytes_follow_from_what_is_given():
-    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:sends=weights_and_moments:repeated=0.25")
+    given, plan = read_costs(GIVEN), SimulatedPlan.of("pipetgl:pass_on=true:sends=weights_and_moments:repeated=0.25")
     costs = given.of(plan, plan.outline(4), 4, Costs({}).links)
     assert costs.sent == {"hand": 0.25 * SENT["updates"], "weights": 3 * SENT["gradients"]}
     sven = SimulatedPlan.of("sven")

@@ -478,7 +478,7 @@ def test_what_was_refused_for_its_optimizers_can_be_put_right():
 
 
 @pytest.mark.parametrize("order", [TargetsFirst(), InOrder()], ids=lambda order: type(order).__name__)
-@pytest.mark.parametrize("store", [HostMemory(), HostShards(), HostShards(pass_on=False)], ids=str)
+@pytest.mark.parametrize("store", [HostMemory(), HostMemory(True), HostShards(), HostShards(pass_on=False)], ids=str)
 @pytest.mark.parametrize("ranks", range(1, 6))
 def test_a_pipeline_needs_no_process_to_be_proved(order, store, ranks):
     """No rank waits for ever, every batch reads what all before have written, and updates come in their order."""
@@ -518,10 +518,12 @@ def test_ranks_on_several_machines_share_no_memory():
     ("options", "message"),
     [
         ({"store": "shared"}, "store must be one of 'host', 'sharded', got 'shared'"),
+        ({"pass_on": "yes"}, "pass_on must be True, False or 'auto', got 'yes'; 'auto' is usual"),
+        ({"pass_on": True, "targets_first": False}, "pass_on must be left out with targets_first=False, got True; le"),
         ({"partition": "range"}, "partition must be left out with store='host', got 'range'; leave it out, or set st"),
     ],
 )
-def test_where_a_pipeline_keeps_its_rows_is_one_of_two(options, message):
+def test_options_of_a_pipeline_that_cannot_work_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         PipeTGLStrategy(**options)
 

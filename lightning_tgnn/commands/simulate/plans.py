@@ -158,8 +158,9 @@ class SimulatedPlan:
 
     def _pipeline(self) -> PipeTGLOutline:
         given = {name: value for name, value in self.options.items() if value != SMALLEST or name != "staleness"}
-        pipeline = PipeTGLOutline(**given)
         _check_flags("pipetgl", given, ("targets_first", "pass_on", "gather_ahead"))
+        given.setdefault("pass_on", given.get("store") == CUT)  # as in training
+        pipeline = PipeTGLOutline(**given)
         if self.finds_staleness:
             replace(pipeline, staleness=0)  # refused where weights travel
         return pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -11,7 +11,33 @@ from torch import Tensor
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.wire import places_of
 from lightning_tgnn.types import StateRows, StateSpec, StateUpdate, Surroundings
-from lightning_tgnn.types.exchange import RowHandle
+
+
+class EarlierBatch(Protocol):
+    """A batch before this one, of which its rank tells."""
+
+    def passed_on(self) -> tuple[Tensor, StateRows] | None:
+        """Return nodes and rows that have been passed on, if any; before `wait`."""
+        ...
+
+    def wait(self) -> None:
+        """Return once the batch is written."""
+        ...
+
+
+@dataclass(frozen=True)
+class BatchChanges:
+    """What a batch changes.
+
+    Attributes:
+        passed_on: Rows that go to the next rank in place of the store, packed; None if there are none.
+        whole: Nodes and rows to write as they are.
+        others: Writes to all other rows.
+    """
+
+    passed_on: Tensor | None
+    whole: tuple[Tensor, StateRows]
+    others: StateUpdate
 
 
 class PassedRows(Protocol):
@@ -21,16 +47,12 @@ class PassedRows(Protocol):
     local: LocalStateStore
     passes_on: bool
 
-    def expected(self, batches: int) -> RowHandle | None:
-        """Start to receive word of the batch this many before this one; None if it is known to have written."""
-        ...
-
-    def receive(self, count: int) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the previous rank has passed on."""
+    def expected(self, batches: int) -> EarlierBatch | None:
+        """Start to hear of the batch this many before this one; None if it is known to have written."""
         ...
 
     def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
-        """Return what `receive` takes."""
+        """Return what `EarlierBatch.passed_on` unpacks."""
         ...
 
     def put(self, nodes: Tensor, rows: StateRows) -> None:
@@ -53,15 +75,15 @@ class BatchRows:
     ) -> None:
         self._store, self._nodes, self._device = store, nodes.cpu(), nodes.device
         self._around = None if around is None else around.to("cpu")
-        self._word = None if has_heard else store.expected(1)
-        before = None if has_heard else store.expected(2)
+        self._before = None if has_heard else store.expected(1)
+        earlier = None if has_heard else store.expected(2)
         size = len(nodes)
         self._late = torch.arange(size)
         if self._around is not None:
             waits = torch.isin(self._nodes, self._around.changed)
             self._late, early = waits.nonzero().squeeze(1), (~waits).nonzero().squeeze(1)
-        if before is not None:
-            before.wait()
+        if earlier is not None:
+            earlier.wait()
         if self._around is not None:
             self._early = (early, store.local.fetch(self._nodes[early]).wait())
         self._rows: StateRows | None = None
@@ -72,8 +94,10 @@ class BatchRows:
         if self._rows is not None:
             return self._rows.to(self._device)
         store = self._store
-        count = 0 if self._word is None else int(self._word.wait())
-        passed = store.receive(count) if count else None
+        passed = None
+        if self._before is not None:
+            passed = self._before.passed_on()
+            self._before.wait()
         if passed is not None and self._around is None:
             store.put(*passed)  # that this batch writes them as well is not known here
             passed = None
@@ -98,24 +122,21 @@ class BatchRows:
         if len(self._received):
             self._store.put(self._received, select(rows.to("cpu"), places_of(self._received, self._nodes)))
 
-    def write(self, update: StateUpdate) -> Tensor | None:
-        """Write rows to the shared memory, and return the rows that go to the next rank instead, packed."""
+    def changes(self, update: StateUpdate) -> BatchChanges:
+        """Return which rows an update changes go to the next rank, and which are to be written."""
         self.wait()
         store, rows = self._store, self._rows
+        assert rows is not None
         around = self._around
         passed_on = self._nodes[:0] if around is None or not store.passes_on else around.passed_on
         whole = torch.cat([self._received, passed_on]).unique()
         if not len(whole):
-            store.local.commit(update)
-            return None
-        assert rows is not None
+            return BatchChanges(None, (whole, select(rows, whole)), update)
         changed = changed_rows(store.spec, select(rows, places_of(whole, self._nodes)), whole, update)
         goes_on = torch.isin(whole, passed_on)
-        stays = (~goes_on).nonzero().squeeze(1)
-        store.put(whole[stays], select(changed, stays))
-        store.local.commit(without(update, whole))
-        goes = goes_on.nonzero().squeeze(1)
-        return store.packed(whole[goes], select(changed, goes)) if len(goes) else None
+        goes, stays = goes_on.nonzero().squeeze(1), (~goes_on).nonzero().squeeze(1)
+        packed = store.packed(whole[goes], select(changed, goes)) if len(goes) else None
+        return BatchChanges(packed, (whole[stays], select(changed, stays)), without(update, whole))
 
 
 def changed_rows(spec: StateSpec, rows: StateRows, nodes: Tensor, update: StateUpdate) -> StateRows:

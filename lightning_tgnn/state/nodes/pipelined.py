@@ -12,9 +12,8 @@ from lightning_tgnn.state.nodes.batch_rows import BatchRows
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of, table_shapes
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import CommitHandle, MessageExchange, StateRows, StateSpec, StateUpdate, Surroundings
-from lightning_tgnn.types.exchange import RowHandle
 
-_WORD, _ROWS = "word of written rows", "rows passed on"
+_COUNT, _ROWS, _WORD = "number of rows passed on", "rows passed on", "word of written rows"
 _SHARED = "position"
 
 
@@ -31,8 +30,8 @@ class PipelinedStateStore:
     changes have to wait. All other rows are read earlier, once batch b - 2 has written (`read_ahead`). All rows of a
     batch are read before its own word goes out, so no later batch can change them too early.
 
-    Rows that the next batch writes as well go straight to the next rank instead of the shared memory (PipeTGL, section
-    4.2). `Surroundings` lists these rows.
+    Rows that the next batch writes as well go straight to the next rank instead of the shared memory, before the others
+    are written there (PipeTGL, section 4.2). `Surroundings` lists these rows.
 
     Every rank has to call `fetch` (or `read_ahead`) and `commit` once a turn, and all other methods at the
     same turns. Turns are counted from the last moment at which all ranks met.
@@ -99,25 +98,26 @@ class PipelinedStateStore:
         """Do nothing, because rows need not be asked for."""
 
     def commit(self, update: StateUpdate) -> CommitHandle:
-        """Write ``update``, pass on what the next batch writes as well, and give word that it may go on."""
+        """Pass on what the next batch writes as well, write the rest of ``update``, and give word that it may go on."""
         step = self._step or self.fetch(update.nodes)
         self._step = None
-        update = update.to("cpu")
-        passed_on = step.write(update)
-        self._shared_position.fill_(update.position)
+        changes = step.changes(update.to("cpu"))
         messages, place, ranks = self.messages, self.messages.place, self.messages.ranks
-        if ranks > 1:
-            count = 0 if passed_on is None else len(passed_on)
-            messages.send(torch.tensor([count]), (place + 1) % ranks, _WORD)
+        if ranks > 1 and self.passes_on:
+            passed_on = changes.passed_on
+            messages.send(torch.tensor([0 if passed_on is None else len(passed_on)]), (place + 1) % ranks, _COUNT)
             if passed_on is not None:
                 messages.send(passed_on, (place + 1) % ranks, _ROWS)
-            if ranks > 2:
-                messages.send(torch.zeros(1, dtype=torch.int64), (place + 2) % ranks, _WORD)
+        self.put(*changes.whole)
+        self.local.commit(changes.others)
+        self._shared_position.fill_(update.position)
+        for following in (1, 2)[: ranks - 1]:
+            messages.send(torch.zeros(1, dtype=torch.int64), (place + following) % ranks, _WORD)
         self._turns += 1
         return _Written()
 
-    def expected(self, batches: int) -> RowHandle | None:
-        """Start to receive word of the batch so many before this rank's next; None where it is known to be written.
+    def expected(self, batches: int) -> WrittenBatch | None:
+        """Start to hear of the batch so many before this rank's next; None where it is known to be written.
 
         Args:
             batches: 1 or 2.
@@ -125,15 +125,9 @@ class PipelinedStateStore:
         place, ranks = self.messages.place, self.messages.ranks
         if self._turns * ranks + place < batches or batches % ranks == 0:
             return None  # nobody has played it since the ranks have met, or this rank itself
-        word = torch.zeros(1, dtype=torch.int64)
-        return self.messages.receive(word, (place - batches) % ranks, _WORD)
-
-    def receive(self, count: int) -> tuple[Tensor, StateRows]:
-        """Return nodes and rows that the previous rank has passed on."""
-        width = self._codec.width + 8
-        data = torch.empty(count, width, dtype=torch.uint8)
-        data = self.messages.receive(data, (self.messages.place - 1) % self.messages.ranks, _ROWS).wait()
-        return data[:, :8].contiguous().view(torch.int64).squeeze(1), self._codec.unpack(data[:, 8:])
+        return WrittenBatch(
+            self.messages, (place - batches) % ranks, self._codec if self.passes_on and batches == 1 else None
+        )
 
     def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
         """Return what `receive` takes, uint8 [n, bytes]."""
@@ -148,10 +142,13 @@ class PipelinedStateStore:
         """Bring all ranks to the same turn, with all writes in the shared memory."""
         if self._turns:
             # Words of the last turn that nobody has waited for, as there was no further batch.
-            late = [self.expected(batches) for batches in (2, 1) if self.messages.place < batches]
-            words = [0 if word is None else int(word.wait()) for word in late]
-            if words and words[-1]:
-                self.put(*self.receive(words[-1]))
+            for batches in (2, 1):
+                late = self.expected(batches) if self.messages.place < batches else None
+                if late is not None:
+                    passed = late.passed_on()
+                    late.wait()
+                    if passed is not None:
+                        self.put(*passed)
             self._turns = 0
         self.messages.flush()
         self.messages.barrier()
@@ -225,6 +222,37 @@ class PipelinedStateStore:
             self.local.load_state_dict(state)
         self._shared_position.fill_(state["position"])
         self.messages.barrier()
+
+
+class WrittenBatch:
+    """What a rank hears of a batch before its own: rows that are passed on, then word that the others are written.
+
+    Args:
+        messages: Between the ranks of the pipeline.
+        sender: The rank of that batch.
+        codec: Of the rows; None where none are passed on.
+    """
+
+    def __init__(self, messages: MessageExchange, sender: int, codec: RowCodec | None) -> None:
+        self._messages, self._sender, self._codec = messages, sender, codec
+        name = _WORD if codec is None else _COUNT
+        self._first = messages.receive(torch.zeros(1, dtype=torch.int64), sender, name)
+
+    def passed_on(self) -> tuple[Tensor, StateRows] | None:
+        """Return nodes and rows that have been passed on, if any; before `wait`."""
+        count = 0 if self._codec is None else int(self._first.wait())
+        if self._codec is None or not count:
+            return None
+        data = torch.empty(count, self._codec.width + 8, dtype=torch.uint8)
+        data = self._messages.receive(data, self._sender, _ROWS).wait()
+        return data[:, :8].contiguous().view(torch.int64).squeeze(1), self._codec.unpack(data[:, 8:])
+
+    def wait(self) -> None:
+        """Return once the batch is written."""
+        word = self._first
+        if self._codec is not None:
+            word = self._messages.receive(torch.zeros(1, dtype=torch.int64), self._sender, _WORD)
+        word.wait()
 
 
 class _Written:

@@ -82,7 +82,7 @@ class TargetsFirst(OrderPart):
         """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
         assert isinstance(store, HostMemory | HostShards)
         where = CUT if isinstance(store, HostShards) else HOST
-        return PipeTGLOutline(pass_on=store.pass_on, store=where).stages()
+        return PipeTGLOutline(pass_on=store.passes_on, store=where).stages()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from lightning_tgnn.types import NodeStateTask, Run, StorePart, StreamData, data
 from lightning_tgnn.types.layout import STATE
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_TO_ALL
 
+AUTO = "auto"
+
 
 @dataclass(frozen=True, eq=False)
 class Sharded(StorePart):
@@ -117,19 +119,25 @@ class HostMemory(StorePart):
 
     Args:
         pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to the shared memory
-            (PipeTGL, section 4.2).
+            (PipeTGL, section 4.2). ``"auto"`` does not, because it costs more than it saves between ranks that share
+            memory.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    pass_on: bool = True
+    pass_on: bool | str = AUTO
 
     needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 
     def __post_init__(self) -> None:
-        _check_flags(self, "pass_on")
+        _check_pass_on(self.pass_on)
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether rows are passed on."""
+        return self.pass_on is True
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank.
@@ -154,7 +162,7 @@ class HostMemory(StorePart):
         # Not over NCCL: the tables are on the host, and a first message of a GPU waits until its receiver asks for it,
         # who may be sending a first gradient to this rank at that moment.
         messages = run.host_messages(STATE, "rows in order")
-        return PipelinedStateStore(task.state_spec, messages, tables, run.device, passes_on=self.pass_on)
+        return PipelinedStateStore(task.state_spec, messages, tables, run.device, passes_on=self.passes_on)
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,7 @@ class HostShards(StorePart):
     Args:
         partition: As of `Sharded`.
         pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to their owner
-            (PipeTGL, section 4.2).
+            (PipeTGL, section 4.2), as ``"auto"`` does.
         omit_own_half: Leave out the half of a mail that equals the memory in its row.
         features_by_event: Send a mail's event number instead of its edge features.
 
@@ -206,7 +214,7 @@ class HostShards(StorePart):
     """
 
     partition: str | Path | Tensor = "reflexbicut"
-    pass_on: bool = True
+    pass_on: bool | str = AUTO
     omit_own_half: bool = True
     features_by_event: bool = True
 
@@ -215,7 +223,13 @@ class HostShards(StorePart):
 
     def __post_init__(self) -> None:
         check_partition_type(self.partition)
-        _check_flags(self, "pass_on", "omit_own_half", "features_by_event")
+        _check_pass_on(self.pass_on)
+        _check_flags(self, "omit_own_half", "features_by_event")
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether rows are passed on."""
+        return self.pass_on is not False
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank."""
@@ -228,10 +242,15 @@ class HostShards(StorePart):
             spec,
             choose_partition(self.partition, spec.num_nodes, ranks, run),
             lambda way: run.host_messages(STATE, way),
-            passes_on=self.pass_on,
+            passes_on=self.passes_on,
             omit_own_half=self.omit_own_half,
             edge_features=_features(run) if self.features_by_event else None,
         )
+
+
+def _check_pass_on(pass_on: bool | str) -> None:
+    if pass_on != AUTO and not isinstance(pass_on, bool):
+        raise InvalidArgumentError(refusal("pass_on", "True, False or 'auto'", pass_on, "'auto' is usual"))
 
 
 def _check_flags(part: StorePart, *names: str) -> None:

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -187,3 +188,35 @@ def test_another_batch_than_the_announced_one_is_refused(played):
         message, goes_on = outcomes["refused"]
         assert message.startswith("batch must be the one that was announced, got 'another'; ")
         assert goes_on
+
+
+class Recorded:
+    """Messages of the first of two ranks, and what the shared rows hold when each is sent."""
+
+    ranks, place = 2, 0
+
+    def __init__(self, tables):
+        self.tables, self.sent = tables, []
+
+    def send(self, values, place, operation):
+        self.sent.append((operation, self.tables["memory"].clone()))
+
+    def receive(self, values, place, operation):
+        return SimpleNamespace(wait=lambda: values)  # nothing was passed to it
+
+
+def test_rows_are_passed_on_before_the_others_are_written():
+    spec, nodes = SETTINGS["one mail"], torch.arange(NODES)
+    tables = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in pipelined_shapes(spec).items()}
+    messages = Recorded(tables)
+    store = PipelinedStateStore(spec, messages, tables)
+    (update,) = Draw(3, "one mail", 1).updates()
+    half = update.nodes.sort().values[: len(update.nodes) // 2]
+    store._turns = 1  # a batch was before
+    store.read_ahead(nodes, Surroundings(nodes[:0], nodes[:0], half))
+    store.commit(update)
+    names = [name for name, _ in messages.sent]
+    assert names == ["number of rows passed on", "rows passed on", "word of written rows"]
+    assert not messages.sent[1][1].any()
+    assert messages.sent[2][1].any()
+    assert not tables["memory"][half].any()  # the next rank writes them
