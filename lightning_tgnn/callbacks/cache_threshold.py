@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.only_one import check_only_one
 from lightning_tgnn.comm import Flow
@@ -27,10 +28,10 @@ _COUNTS = ("sent", "possible", "plain_bytes", "held", "size")
 
 
 class CacheThreshold(Callback):
-    """Sets the controller of ``CDFGNNStrategy(threshold="adaptive")`` and logs what the cache does in every epoch.
+    """Sets the controller of ``CDFGNNStrategy(threshold="adaptive")`` or ``"paper"``, and logs what the cache does.
 
-    The controller runs on every rank, on the accuracy that all ranks share, so all ranks choose the same threshold.
-    Rank 0 logs for all ranks together: ``cache/threshold``; for every layer and direction
+    All ranks choose the same thresholds, from what all of them have measured. Rank 0 logs for all ranks together, in
+    every epoch: ``cache/threshold``, the mean over the sums; for every layer and direction
     ``cache/<layer>/<direction>_sent``, the share of the rows that were sent, ``…_error``, the greatest error of the
     quantiser, and ``…_held``, the root of the mean square of the changes that were held back, relative to the rows;
     ``cache/sent``, the share of all rows; ``cache/bytes`` sent in training, ``cache/bytes_outer``, the bytes
@@ -38,9 +39,11 @@ class CacheThreshold(Callback):
     TensorBoard gets ``cache/epochs``, a picture of threshold and share.
 
     Args:
-        threshold: The first threshold, in [0, 1).
-        rise: By how much the accuracy has to lie above its moving mean to relax the threshold.
-        fall: By how much the accuracy has to lie below that mean to tighten it.
+        threshold: The first threshold, in [0, 1); None is 0.05, and 0.006 with ``"paper"``.
+        error: With ``"adaptive"``, the greatest error of the changes held back; see `ErrorController`.
+        share: With ``"adaptive"``, the share of the rows above which a threshold rises.
+        rise: With ``"paper"``, by how much the accuracy has to lie above its moving mean to relax the threshold.
+        fall: With ``"paper"``, by how much the accuracy has to lie below that mean to tighten it.
         least: The lowest threshold.
         greatest: The highest threshold.
 
@@ -54,14 +57,18 @@ class CacheThreshold(Callback):
     def __init__(
         self,
         *,
-        threshold: float = 0.006,
+        threshold: float | None = None,
+        error: float = 0.03,
+        share: float = 0.1,
         rise: float = 0.02,
         fall: float = 0.001,
         least: float = 0.001,
         greatest: float = 0.3,
     ) -> None:
-        self._settings = {"threshold": threshold, "rise": rise, "fall": fall, "least": least, "greatest": greatest}
-        ThresholdController(**self._settings)  # refuses now what would not work in training
+        common = {"least": least, "greatest": greatest} | ({} if threshold is None else {"threshold": threshold})
+        # They refuse now what would not work in training.
+        self._by_error = ErrorController(error=error, share=share, **common)
+        self._by_accuracy = ThresholdController(rise=rise, fall=fall, **common)
         self.history: list[tuple[float, float]] = []
         self._before: dict[str, Flow] = {}
 
@@ -75,8 +82,9 @@ class CacheThreshold(Callback):
         if not isinstance(strategy, PlanRunner) or strategy.replica_state is None:
             rank_zero_info(f"CacheThreshold has nothing to do: {type(strategy).__name__} has no cache")
             return
-        # A resumed run takes threshold and mean from its checkpoint, later.
-        strategy.replica_state.controller = ThresholdController(**self._settings)
+        # A resumed run takes thresholds and mean from its checkpoint, later.
+        strategy.replica_state.controller = replace(self._by_accuracy)
+        strategy.replica_state.error_controller = self._by_error
         self._before, self.history = strategy.exchange.traffic.snapshot(), []
 
     @override
@@ -101,7 +109,8 @@ class CacheThreshold(Callback):
         summed = strategy.reduce(summed, reduce_op="sum")
         errors = torch.tensor([rows[name].error for name in names], dtype=torch.float64, device=device)
         errors = strategy.reduce(errors, reduce_op="max")
-        figures = {"cache/threshold": replicas.threshold}
+        thresholds = [replicas.thresholds.get(name, replicas.threshold) for name in names]
+        figures = {"cache/threshold": sum(thresholds) / len(thresholds) if names else replicas.threshold}
         for place, name in enumerate(names):
             went, possible, _, held, size = summed[place].tolist()
             figures[f"cache/{name}_sent"] = went / max(possible, 1)
@@ -111,7 +120,7 @@ class CacheThreshold(Callback):
         figures["cache/sent"] = went / max(possible, 1)
         figures["cache/bytes"], figures["cache/bytes_outer"] = summed[-1, :2].tolist()
         figures["cache/bytes_saved"] = plain - figures["cache/bytes"]
-        self.history.append((replicas.threshold, figures["cache/sent"]))
+        self.history.append((figures["cache/threshold"], figures["cache/sent"]))
         pl_module.log_dict(figures, batch_size=1, rank_zero_only=True)
 
     @override

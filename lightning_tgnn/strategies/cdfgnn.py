@@ -30,8 +30,10 @@ class CDFGNNStrategy(PlanRunner):
         cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
             another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
             greatest change relative to their greatest value, and always sends all gradients.
-        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
+        threshold: eps, in [0, 1). With ``"adaptive"`` each sum has its own, which keeps the error of what is held back
+            small and lets as few rows travel as that allows; see `ErrorController`. With ``"paper"`` there is one,
+            which follows the training accuracy, as the task has it in ``train_accuracy`` or logs it as
+            ``train/accuracy``. A number with ``"sancus"``.
         bits: Bits of each value that is sent: 2, 4, 8 or 16; None for float32.
         relay: Let one replica of a vertex on each host represent all replicas on that host, so that a row crosses to
             another host once. Has no effect with one rank per host, or one host.

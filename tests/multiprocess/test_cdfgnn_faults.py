@@ -62,7 +62,8 @@ class AtTheStart(Callback):
     def on_train_start(self, trainer, module):
         self.weights = {name: value.clone() for name, value in module.model.state_dict().items()}
         self.optimizer = [value.clone() for state in trainer.optimizers[0].state.values() for value in state.values()]
-        self.threshold = trainer.strategy.replica_state.controller.threshold
+        replicas = trainer.strategy.replica_state.replicas
+        self.thresholds = replicas and dict(replicas.thresholds)
 
 
 class Heard(logging.Handler):
@@ -99,9 +100,9 @@ def fewer(rank, ranks, folder):
         state = [value for state in saved["optimizer_states"][0]["state"].values() for value in state.values()]
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(begin.optimizer, state, strict=True)), name
         assert heard.lines.count(MESSAGE.format(ranks)) == (rank == 0), heard.lines
-        answers[name] = outcome["losses"], outcome["rows"], begin.threshold
+        answers[name] = outcome["losses"], outcome["rows"], begin.thresholds
         if ranks > 1:
-            assert begin.threshold == saved["lightning_tgnn.strategy"]["threshold"]
+            assert begin.thresholds == saved["lightning_tgnn.strategy"]["thresholds"]
     return answers
 
 

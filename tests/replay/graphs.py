@@ -6,7 +6,7 @@ from threading import Barrier, Lock
 
 import torch
 
-from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
 from lightning_tgnn.types import Pass
 from tests.replay.slow_replicas import SlowReplicas
@@ -25,9 +25,11 @@ class Graphs:
             plan.store.partition, (src, dst, num_nodes), hosts, task.trainer, lambda part: part
         )
         self.replicas = SlowReplicas(src, dst, self.part, num_nodes, hosts)
-        self.sums, self.is_adaptive = {}, plan.store.threshold == "adaptive"
-        self.controller = ThresholdController()
-        self.threshold = self.controller.threshold if self.is_adaptive else plan.store.threshold
+        self.sums, self.threshold, self.thresholds = {}, plan.store.threshold, {}
+        self.controller = ThresholdController() if self.threshold == "paper" else None
+        if self.controller is not None:
+            self.threshold = self.controller.threshold
+        self.is_adaptive = self.threshold == "adaptive"
         self.tasks = [copy(task) for _ in self.ranks]
         for own in self.tasks:
             own.trainer = task.trainer  # a copy has none
@@ -39,8 +41,12 @@ class Graphs:
     def turn(self, turns, number, weights):
         """Return the loss of each rank, with its gradients in ``weights``."""
         weights.before(number, 0)
-        if self.is_adaptive and self.accuracy is not None:
+        if self.controller is not None and self.accuracy is not None:
             self.threshold = self.controller.update(self.accuracy)
+        for name, sums in self.sums.items() if self.is_adaptive else ():
+            if sums.error is not None:
+                possible = 2 * sum(len(ranks) - 1 for ranks in self.replicas.where)
+                self.thresholds[name].update(sums.sent / possible, sums.error)
         loaders = self.loaders(self.data.train_dataloader())
         for loader, turn in zip(loaders, turns, strict=True):
             loader.set_epoch(turn.draw)
@@ -107,7 +113,10 @@ class Graphs:
         if name not in self.sums or not store.cache or (skips and name.endswith("backward")):
             slow = SlowBlocks if skips and name.endswith("forward") else SlowSums
             self.sums[name] = slow(self.replicas, 0.0, store.bits, store.relay)
-        self.sums[name].threshold = self.threshold
+        if self.is_adaptive:
+            self.sums[name].threshold = self.thresholds.setdefault(name, ErrorController()).threshold
+        else:
+            self.sums[name].threshold = self.threshold
         return self.sums[name].step(of_ranks, blocks)[0]
 
     def state(self):

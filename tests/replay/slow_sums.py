@@ -16,6 +16,7 @@ class SlowSums:
         )
         self.threshold, self.bits, self.relay = threshold, bits, relay
         self.used, self.told, self.first = {}, {}, True
+        self.held = self.size = self.sent = 0.0
 
     def leader_of(self, rank, v):
         return self.leader[self.hosts[rank]][v] if self.relay else rank
@@ -34,14 +35,23 @@ class SlowSums:
         return (levels * ((high - low) / (2**self.bits - 1)) + low).float()
 
     def differs(self, row, old, blocks):
+        if self.first:
+            return True
         pairs = zip(row.split(blocks or len(row)), old.split(blocks or len(row)), strict=True)
-        return self.first or any(
-            bool((new - known).abs().max() > self.threshold * known.abs().max()) for new, known in pairs
-        )
+        far = any(bool((new - known).abs().max() > self.threshold * known.abs().max()) for new, known in pairs)
+        self.held += 0.0 if far else float((row - old).double().square().sum())
+        self.size += float(old.double().square().sum())
+        return far
+
+    @property
+    def error(self):
+        """The root mean square of what the last step has held back, relative to the rows; None of the first step."""
+        return (self.held / self.size) ** 0.5 if self.size else None
 
     def step(self, values, blocks=()):
         """``values[rank][vertex]`` to sums of the same form, and how many rows were sent."""
         sent, sums = 0, [{} for _ in values]
+        self.held = self.size = 0.0
         for v, ranks in enumerate(self.where):
             if len(ranks) == 1:
                 sums[ranks[0]][v] = values[ranks[0]][v]
@@ -67,7 +77,7 @@ class SlowSums:
                 sent += len(ranks) - 1
             for rank in ranks:
                 sums[rank][v] = self.told[v]
-        self.first = False
+        self.first, self.sent = False, sent
         return sums, sent
 
 

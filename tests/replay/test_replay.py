@@ -393,6 +393,8 @@ TWO = {"num_layers": 2}
 SUMMED = WholeGraph(), VertexCut(threshold=0.1), WholeStep(), MeanGradients(1)
 CASES += [
     Case("cdfgnn", "gcn", cdfgnn(), TWO),
+    Case("cdfgnn paper's threshold", "gcn", cdfgnn(threshold="paper"), TWO),
+    Case("cdfgnn best cut", "gcn", cdfgnn(partition="auto", threshold=0.1), TWO, (3,)),
     # On 3 and 4 ranks the mean of the gradients is of other rounding in the last bit, which a coarse quantiser of a
     # GAT's large gradients makes visible.
     Case("cdfgnn", "gat", cdfgnn(), TWO, (1, 2)),

@@ -1,10 +1,10 @@
-"""The threshold above which a changed row is sent again follows the training accuracy (CDFGNN, section 4.1)."""
+"""The threshold above which a changed row is sent again follows what training shows (CDFGNN, section 4.1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_not_negative, check_share, refusal
 
 
 @dataclass
@@ -40,11 +40,7 @@ class ThresholdController:
         check_fraction("threshold", self.threshold, cure="0.006 is the default to begin with")
         check_not_negative("rise", self.rise, cure="0.02 is usual")
         check_not_negative("fall", self.fall, cure="0.001 is usual")
-        check_fraction("greatest", self.greatest, cure="0.3 is usual")
-        check_fraction("least", self.least, cure="0.001 is usual", zero_allowed=False)
-        if self.least > self.greatest:
-            cure = f"give one of at most greatest={self.greatest}"
-            raise InvalidArgumentError(refusal("least", "below greatest", self.least, cure))
+        _check_bounds(self.least, self.greatest)
 
     def update(self, accuracy: float) -> float:
         """Take in the training accuracy of an epoch, in [0, 1], and return the threshold of the next."""
@@ -55,3 +51,48 @@ class ThresholdController:
             self.threshold = max(self.tighten * self.threshold, self.threshold - self.step, self.least)
         self.mean = 0.8 * mean + 0.2 * accuracy
         return self.threshold
+
+
+@dataclass
+class ErrorController:
+    """Sets the threshold of a sum from the error that it causes and from the share of rows that are sent.
+
+    After every epoch the threshold falls where the changes that were held back are larger than ``error``. Otherwise it
+    rises as long as more than ``share`` of the rows are sent. The paper steers by the training accuracy instead, which
+    stays at its greatest value once a graph is learned by heart, whatever is held back.
+
+    Attributes:
+        threshold: The threshold, eps.
+        error: The greatest root mean square of the changes held back, relative to the root mean square of the rows.
+        share: The share of the rows above which the threshold rises, in [0, 1].
+        least: The lowest threshold.
+        greatest: The highest threshold.
+    """
+
+    threshold: float = 0.05
+    error: float = 0.03
+    share: float = 0.1
+    least: float = 0.001
+    greatest: float = 0.3
+
+    def __post_init__(self) -> None:
+        check_fraction("threshold", self.threshold, cure="0.05 is the default to begin with")
+        check_not_negative("error", self.error, cure="0.03 is usual")
+        check_share("share", self.share, cure="0.1 is usual")
+        _check_bounds(self.least, self.greatest)
+
+    def update(self, share: float, error: float) -> float:
+        """Take in the share of rows sent and the error of an epoch, and return the threshold of the next."""
+        if error > self.error:
+            self.threshold = max(0.9 * self.threshold, self.least)
+        elif share > self.share:
+            self.threshold = min(1.1 * self.threshold, self.greatest)
+        return self.threshold
+
+
+def _check_bounds(least: float, greatest: float) -> None:
+    check_fraction("greatest", greatest, cure="0.3 is usual")
+    check_fraction("least", least, cure="0.001 is usual", zero_allowed=False)
+    if least > greatest:
+        cure = f"give one of at most greatest={greatest}"
+        raise InvalidArgumentError(refusal("least", "below greatest", least, cure))

@@ -35,8 +35,10 @@ class CachedReplicaSum:
         threshold: eps, in [0, 1).
 
     Attributes:
-        threshold: May be set between steps, the same on all ranks.
+        threshold: May be set between steps.
+        thresholds: The same of one key and direction, by name, in its place.
         rows: `SentRows` of every key and direction since `take_rows`.
+        last_rows: The same of the last step in which there were any.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class CachedReplicaSum:
         self._caches: dict[str, ReplicaCache] = {}
         self._saved: dict[str, dict[str, Tensor]] = {}
         self.threshold = threshold
+        self.thresholds: dict[str, float] = {}
         self.rows: dict[str, SentRows] = {}
+        self.last_rows: dict[str, SentRows] = {}
 
     def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
@@ -79,7 +83,9 @@ class CachedReplicaSum:
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
             self._caches[name].check_columns(key, values.shape[1])
-            total, count = self._caches[name].update(values, self.threshold, coder, self._exchange, direction)
+            threshold = self.thresholds.get(name, self.threshold)
+            total, count = self._caches[name].update(values, threshold, coder, self._exchange, direction)
+        self.last_rows[name] = count
         self.rows[name] = self.rows.get(name, SentRows()).with_more(count)
         return total
 
@@ -112,13 +118,13 @@ class CachedReplicaSum:
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the threshold and this rank's caches."""
+        """Return the thresholds and this rank's caches."""
         caches = {name: cache.state_dict() for name, cache in self._caches.items()}
-        return {"threshold": self.threshold, "caches": self._saved | caches}
+        return {"threshold": self.threshold, "thresholds": self.thresholds, "caches": self._saved | caches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state that `state_dict` returned on this rank for the same partition."""
-        self.threshold = state["threshold"]
+        self.threshold, self.thresholds = state["threshold"], dict(state["thresholds"])
         self._caches, self._saved = {}, dict(state["caches"])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -13,11 +14,12 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
-from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
 from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
+from lightning_tgnn.state.replicas.cache import SentRows
 from lightning_tgnn.strategies.parts.partition import broadcast_of, choose_edge_partition
 from lightning_tgnn.types import (
     CuttableLoader,
@@ -30,7 +32,7 @@ from lightning_tgnn.types import (
     TracksAccuracy,
 )
 
-ADAPTIVE = "adaptive"
+ADAPTIVE, PAPER = "adaptive", "paper"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +47,10 @@ class VertexCut(StorePart):
         cache: Send only rows that have changed by more than the threshold since they were last sent. ``"sancus"``,
             another system's rule to compare with, sends in the forward pass all rows of a rank or none, by their
             greatest change relative to their greatest value, and always sends all gradients.
-        threshold: eps, in [0, 1), or ``"adaptive"``: it follows the training accuracy, which the task has in
-            ``train_accuracy`` or logs as ``train/accuracy``, after every epoch. A number with ``"sancus"``.
+        threshold: eps, in [0, 1). With ``"adaptive"`` each sum has its own, which keeps the error of what is held back
+            small and lets as few rows travel as that allows; see `ErrorController`. With ``"paper"`` there is one,
+            which follows the training accuracy, as the task has it in ``train_accuracy`` or logs it as
+            ``train/accuracy``. A number with ``"sancus"``.
         bits: Bits of each value that is sent: 2, 4, 8 or 16; None for float32.
         relay: Let one replica of a vertex on each host represent all replicas on that host, so that a row crosses to
             another host once. Has no effect with one rank per host, or one host.
@@ -69,12 +73,12 @@ class VertexCut(StorePart):
     offers: ClassVar[frozenset[str]] = frozenset({"sums"})
 
     def __post_init__(self) -> None:
-        if self.threshold != ADAPTIVE:
-            check_fraction("threshold", self.threshold, cure="give a number, for example 0.01, or 'adaptive'")
+        if self.threshold not in (ADAPTIVE, PAPER):
+            check_fraction("threshold", self.threshold, cure="give a number, for example 0.05, 'adaptive' or 'paper'")
         check_bits(self.bits)
         if not isinstance(self.cache, bool) and self.cache != SANCUS:
             raise InvalidArgumentError(refusal("cache", "True, False or 'sancus'", self.cache, "True is usual"))
-        if self.cache == SANCUS and self.threshold == ADAPTIVE:
+        if self.cache == SANCUS and isinstance(self.threshold, str):
             cure = "give one, for example 0.1: how much the values may change"
             raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
         for name, usual in (("relay", True), ("halo", False)):
@@ -94,12 +98,14 @@ class ReplicaState:
 
     Attributes:
         replicas: Adds up; None before there is a graph, or on one rank.
-        controller: Sets the threshold, where it is adaptive.
+        controller: Sets the threshold, where it is the paper's.
+        error_controller: Sets the threshold of each sum, where it is adaptive: what each begins with.
     """
 
     def __init__(self, part: VertexCut) -> None:
         self._planned = part
         self.controller = ThresholdController()
+        self.error_controller = ErrorController()
         self.replicas: CachedReplicaSum | None = None
         self._run: Run | None = None
         self._saved: Mapping[str, Any] = {}
@@ -138,6 +144,7 @@ class ReplicaState:
             if self._cut_is_restored:
                 self._cut = None
             self.controller, self._saved_accuracy = ThresholdController(), None
+            self.error_controller = ErrorController()
         if "hosts" in saved and not self._same_way:
             before = _way(saved["hosts"], saved["relay"])
             now = _way(self.hosts.tolist(), self._planned.relay)
@@ -183,12 +190,33 @@ class ReplicaState:
         return cut
 
     def begin_turn(self) -> None:
-        """Let the threshold follow the accuracy of the epoch before."""
+        """Let the thresholds follow the epoch before."""
         assert self._run is not None
         self._turn = self._run.trainer.fit_loop.total_batch_idx
         accuracy, self._saved_accuracy = self._accuracy, None
-        if self.replicas is not None and self._planned.threshold == ADAPTIVE and accuracy is not None:
+        if self.replicas is not None and self._planned.threshold == PAPER and accuracy is not None:
             self.replicas.threshold = self.controller.update(accuracy)
+        self._follow_errors()
+
+    def _follow_errors(self) -> None:
+        """Set the threshold of every sum by what all ranks have sent and held back in the step before, once."""
+        replicas = self.replicas
+        if replicas is None or self._planned.threshold != ADAPTIVE or not replicas.last_rows:
+            return
+        assert self._run is not None
+        last, replicas.last_rows = replicas.last_rows, {}
+        names = sorted(last)  # the same on all ranks
+        own = [[float(value) for value in astuple(last[name])] for name in names]
+        counts = torch.tensor(own, dtype=torch.float64).view(torch.int64).flatten()
+        exchange = self._run.exchange
+        heard = exchange.counts(counts.expand(exchange.ranks, -1), "cache counts").contiguous().view(torch.float64)
+        for name, values in zip(names, heard.sum(0).view(len(names), -1).tolist(), strict=True):
+            of_all = SentRows(*values)
+            if of_all.size:  # the first step has nothing to compare with
+                threshold = replicas.thresholds.get(name, replicas.threshold)
+                controller = replace(self.error_controller, threshold=threshold)
+                share = of_all.sent / max(of_all.possible, 1)
+                replicas.thresholds[name] = controller.update(share, sqrt(of_all.held / of_all.size))
 
     def forget(self) -> None:
         """Drop cut and caches, which come from the checkpoint or are made anew."""
@@ -202,9 +230,12 @@ class ReplicaState:
         self._saved = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return cut, caches and threshold."""
+        """Return cut, caches and thresholds."""
         if self.replicas is None or self._cut is None or self._run is None:
             return {}
+        within = self._is_within_turn()
+        if not within:
+            self._follow_errors()
         caches = self.replicas.state_dict()["caches"]
         of_all = {name: {key: self._of_all(rows) for key, rows in cache.items()} for name, cache in caches.items()}
         return {
@@ -213,9 +244,10 @@ class ReplicaState:
             "relay": self._planned.relay,
             "caches": of_all,
             "threshold": self.replicas.threshold,
+            "thresholds": self.replicas.thresholds,
             "mean": self.controller.mean,
             "accuracy": self._accuracy,
-            "within": self._is_within_turn(),
+            "within": within,
         }
 
     def _is_within_turn(self) -> bool:
@@ -243,7 +275,9 @@ class ReplicaState:
     def _start(self) -> float:
         """The threshold to begin with."""
         planned = self._planned.threshold
-        return self.controller.threshold if planned == ADAPTIVE else float(planned)
+        if isinstance(planned, str):
+            return self.controller.threshold if planned == PAPER else self.error_controller.threshold
+        return planned
 
     @property
     def _same_way(self) -> bool:
@@ -263,10 +297,11 @@ class ReplicaState:
                 " that it had begun to replace, so results may differ a little from those of an unbroken run"
             )
         own = {name: {key: rows[rank][:] for key, rows in cache.items()} for name, cache in tables.items()}
-        if self._planned.threshold == ADAPTIVE:
+        if self._planned.threshold == PAPER:
             self.controller.threshold, self.controller.mean = saved["threshold"], saved["mean"]
             self._saved_accuracy = saved["accuracy"]
-        replicas.load_state_dict({"threshold": self._start, "caches": own})
+        thresholds = saved.get("thresholds", {}) if self._planned.threshold == ADAPTIVE else {}
+        replicas.load_state_dict({"threshold": self._start, "thresholds": thresholds, "caches": own})
 
     @property
     def _accuracy(self) -> float | None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_tgnn.algorithms.traffic.cache_policy import ThresholdController
+from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.checks import InvalidArgumentError
 
 
@@ -41,3 +41,29 @@ def test_bounds_that_cannot_be_kept_are_refused(arguments, message):
 def test_a_threshold_that_would_never_send_is_refused():
     with pytest.raises(InvalidArgumentError, match=r"threshold must be a number in \[0, 1\), got 1.5"):
         ThresholdController(threshold=1.5)
+
+
+def test_the_threshold_follows_error_and_share_as_worked_out_by_hand():
+    controller = ErrorController()
+    assert controller.update(0.5, 0.01) == pytest.approx(0.055)  # many rows, and little held back
+    assert controller.update(0.05, 0.01) == pytest.approx(0.055)  # few rows
+    assert controller.update(0.5, 0.04) == pytest.approx(0.0495)  # too much held back, however many are sent
+    for _ in range(100):
+        controller.update(1.0, 0.0)
+    assert controller.threshold == controller.greatest
+    for _ in range(100):
+        controller.update(0.0, 1.0)
+    assert controller.threshold == controller.least
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"error": -1.0}, "error must be"),
+        ({"share": 1.5}, "share must be"),
+        ({"least": 0.5}, r"least must be below greatest, got 0\.5"),
+    ],
+)
+def test_what_an_error_cannot_be_kept_by_is_refused(arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        ErrorController(**arguments)
