@@ -18,6 +18,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
 from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
 from lightning_tgnn.comm import Flow, StepTraffic
+from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
 from lightning_tgnn.strategies.parts.pipelined_order import Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import wait_for_device
@@ -39,8 +40,9 @@ class AdaptiveMicroBatch(Callback):
     The strategy adds this callback itself. Pass one to the Trainer only to change its arguments.
 
     It measures how often nodes repeat in the first batches and how fast rows travel, guesses n by Sven's Eq. 12, and
-    then tries that n and its neighbours; see `GranularityTuner` for the steps and `transfer_speed` for S. All ranks
-    change n at the same step; the slowest rank's times decide. Losses depend on n by rounding only.
+    then tries that n, its neighbours and 1; see `GranularityTuner` for the steps and `transfer_speed` for S. All ranks
+    change n at the same step; the slowest rank's times decide. Losses depend on n by rounding only. Rows are asked for
+    while their speed is measured. Before and after, with n of at most 2, they are announced.
 
     A resumed run keeps the n that was found. The callback does nothing if ``micro_batches`` is a number, or under
     another strategy.
@@ -76,6 +78,7 @@ class AdaptiveMicroBatch(Callback):
             rank_zero_info(f"{_NOTHING}: one rank exchanges nothing")
         elif self.micro_batches is not None:
             self._set(trainer, self.micro_batches)
+            self._keep(self.micro_batches)
         else:
             self._tuner = GranularityTuner(self._order.micro_batches, **self._options)
             self._traffic = StepTraffic(strategy.exchange.traffic)
@@ -116,6 +119,7 @@ class AdaptiveMicroBatch(Callback):
         self._set(trainer, tuner.micro_batches)
         if tuner.wanted == "nothing":
             self.micro_batches, self._tuner = tuner.best, None
+            self._keep(tuner.best)
             tried = ", ".join(f"n = {n} {1e3 * time:.1f} ms" for n, time in sorted(tuner.medians.items()))
             rank_zero_info(f"AdaptiveMicroBatch: n = {tuner.best} from here on; median step: {tried or 'not compared'}")
 
@@ -149,8 +153,15 @@ class AdaptiveMicroBatch(Callback):
             f"(transfer {1e3 * transfer:.2f} ms, latency {1e3 * latency:.2f} ms)",
         )
 
+    def _keep(self, micro_batches: int) -> None:
+        """Let nobody announce what an n of so many does not use."""
+        assert self._order is not None
+        if micro_batches > ANNOUNCED_PIECES:
+            self._order.stop_announcing()
+
     def _set(self, trainer: pl.Trainer, micro_batches: int) -> None:
         assert self._order is not None
+        self._order.uses_announced = self._tuner is None or not self._tuner.profiling  # which measures requests
         if micro_batches != self._order.micro_batches or micro_batches == self.micro_batches:
             self._order.micro_batches = micro_batches
             if trainer.is_global_zero:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from lightning_tgnn import SvenStrategy
+from lightning_tgnn import AdaptiveMicroBatch, SvenStrategy
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.state.nodes.announcer import Announcer
 from tests.multiprocess.ranks import run_ranks
@@ -125,6 +125,54 @@ def mixed(rank, ranks):
     check_equal(mixed, asked, rank)
     assert "request" in kinds(mixed)
     return True
+
+
+class Tuned(AdaptiveMicroBatch):
+    """Finds the number of micro-batches for which its clock is slowest to go on."""
+
+    def __init__(self, fastest):
+        super().__init__(warm_up=2, profile=3, trial=1, largest=fastest)
+        self.fastest, self.time = fastest, 0.0
+        self._clock = self.tick
+
+    def tick(self):
+        self.time += 1.0 + abs(self._order.micro_batches - self.fastest)
+        return self.time
+
+
+def adaptive(rank, ranks):
+    """Rows are asked for while their speed is measured, and in more than two pieces, which nobody announces then."""
+    as_torchrun(rank, ranks)
+    for fastest in (1, 3):
+        talks = []
+        for epochs in (4, 5):
+            tuner = Tuned(fastest)
+            found = train(
+                rank,
+                partial(SvenStrategy, partition="interval", micro_batches="adaptive"),
+                WORKERS["all"],
+                [tuner],
+                epochs=epochs,
+                limit_val_batches=0,
+            )
+            assert tuner.micro_batches == fastest
+            talks.append(found["messages"])
+        assert all(talk[False, "announcement"] for talk in talks)
+        more = {key: talks[1][key] - talks[0][key] for key in [(False, "announcement"), (True, "request")]}
+        if fastest == 1:
+            # Counts and nodes of two measured steps: the first was announced.
+            assert talks[0][True, "request"] == 2 * 2
+            assert more[True, "request"] == 0
+            assert more[False, "announcement"] > 2
+        else:
+            assert more[True, "request"] > 0
+            assert more[False, "announcement"] == 1  # that there are none
+    return True
+
+
+@pytest.mark.timeout(120)
+def test_rows_are_announced_while_the_number_of_micro_batches_is_found():
+    assert all(run_ranks(adaptive, RANKS, timeout=100))
 
 
 class Nested(Callback):

@@ -74,7 +74,7 @@ def test_the_others_end_and_name_the_rank_and_the_last_checkpoint_resumes(tmp_pa
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
-    ("where", "how"), [("request", "kill"), ("request", "raise"), ("dispatch", "raise"), ("loss", "nan")]
+    ("where", "how"), [("announcement", "kill"), ("announcement", "raise"), ("dispatch", "raise"), ("loss", "nan")]
 )
 def test_nobody_waits_for_what_a_rank_that_fails_was_to_announce(tmp_path, where, how):
     break_one("announced", where, how, tmp_path)

@@ -68,9 +68,8 @@ class GranularityTuner:
     """Chooses n for each step from the seconds of the steps before.
 
     First ``warm_up`` steps are not timed. Then ``profile`` steps run uncut, so that a transfer can be measured by
-    itself. Then the tuner asks for a guess. The guess and its two neighbours take turns for ``trial`` steps each, and
-    the fastest stays. If a neighbour is fastest, the number beyond it is tried as well, until the next number is no
-    faster.
+    itself. Then the tuner asks for a guess. The guess, its two neighbours and 1 take turns for ``trial`` steps each;
+    the fastest stays. Its neighbours are tried as well where they have not been, until none is faster.
 
     Whoever holds the clock calls `record` after each step, and does what `wanted` says.
 
@@ -128,7 +127,7 @@ class GranularityTuner:
     def propose(self, micro_batches: int) -> None:
         """Take in the guess."""
         self.best = max(1, min(micro_batches, self._largest))
-        self._try([self.best, self.best - 1, self.best + 1])
+        self._try([self.best, self.best - 1, self.best + 1, 1])
 
     def compare(self, times: Sequence[float]) -> None:
         """Decide by the slowest rank's time for each of `times`.
@@ -142,12 +141,11 @@ class GranularityTuner:
         for n in self._tried:
             self.medians[n] = median(time for time, tried in zip(times, self._plan, strict=True) if tried == n)
         # The one at hand comes first, so that it stays where others are no faster.
-        before, self.best = self.best, min(self._tried, key=self.medians.__getitem__)
-        beyond = 2 * self.best - before
-        self._try([self.best, beyond] if self.best != before else [])
+        self.best = min(self._tried, key=self.medians.__getitem__)
+        self._try([self.best, *(n for n in (self.best - 1, self.best + 1) if n not in self.medians)])
 
     def _try(self, candidates: list[int]) -> None:
-        self._tried = [n for n in candidates if 1 <= n <= self._largest]
+        self._tried = [n for n in dict.fromkeys(candidates) if 1 <= n <= self._largest]
         self._times, self._plan = [], []
         if len(self._tried) < 2:
             self.wanted = "nothing"

@@ -206,7 +206,7 @@ class Candidates:
         flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
         if name == "depcache":
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}
-        rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request"))
+        rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request", "announcement"))
         return {**found, "rows": rows / others, "updates": flows.get("aggregation", 0.0) / others}
 
     def _shares(self, name: str) -> dict[str, float]:

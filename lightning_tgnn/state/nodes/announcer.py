@@ -16,7 +16,7 @@ from lightning_tgnn.comm import PeerFailureError
 from lightning_tgnn.types import AnnouncedRows, RowExchange
 
 _Result = TypeVar("_Result")
-_OPERATION = "request"
+_OPERATION = "announcement"
 _BYTES = 8
 _DECLINES = -1  # in the place of a width: no rows follow
 
@@ -30,12 +30,16 @@ class Announcer:
     Args:
         owner: int64 [N], on the CPU, the rank of every node.
         exchange: Exchange between the ranks, on the CPU; used by this thread alone.
+
+    Attributes:
+        is_wanted: Whether loaders that begin a pass announce their batches; may be set between steps, on all ranks.
     """
 
     _all: ClassVar[WeakSet[Announcer]] = WeakSet()
 
     def __init__(self, owner: Tensor, exchange: RowExchange) -> None:
         self._owner, self._exchange = owner, exchange
+        self.is_wanted = True
         self._submitted: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._in_step = True  # whether no exchange is under way, nor one that has failed
@@ -96,7 +100,7 @@ class Announcer:
 
     def agreed(self, ahead: int) -> int:
         """Return the least number of batches that a rank makes ahead; all ranks have to call it."""
-        told = torch.full((self._exchange.ranks, 1), ahead)
+        told = torch.full((self._exchange.ranks, 1), ahead if self.is_wanted else 0)
         return int(self.submit(lambda: self._tell(told)).result().min())
 
     def decline(self) -> None:

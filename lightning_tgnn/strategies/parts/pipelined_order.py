@@ -62,7 +62,7 @@ class Pipelined(OrderPart):
         store = task.state_store
         assert isinstance(store, PiecewiseStore)
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
-        if count <= ANNOUNCED_PIECES and self.micro_batches != ADAPTIVE:  # which measures requests
+        if count <= ANNOUNCED_PIECES:
             _announce_batches(run, store)
         return PipelinedOrder(store, count, fetch_ahead=self.fetch_ahead, on_arrival=run.send_gradients)
 
@@ -84,6 +84,9 @@ class PipelinedOrder:
         micro_batches: n, at least 1.
         fetch_ahead: Ask for the next batch's rows already in this step.
         on_arrival: Called in training once all rows of a step are here and nobody waits for the links any more.
+
+    Attributes:
+        uses_announced: Whether rows that were announced are not asked for; may be set between steps, on all ranks.
     """
 
     def __init__(
@@ -98,12 +101,20 @@ class PipelinedOrder:
         self.micro_batches = micro_batches
         self.fetch_ahead = fetch_ahead
         self.on_arrival = on_arrival
+        self.uses_announced = True
+
+    def stop_announcing(self) -> None:
+        """Have loaders announce no batches from their next pass on; on all ranks."""
+        announcer = self.store.announcer if isinstance(self.store, AnnouncingStore) else None
+        if isinstance(announcer, Announcer):
+            announcer.is_wanted = False
 
     def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a batch."""
         stages = task.stages
         with stages("fetch"):
-            handles = self.store.fetch_pieces(batch.nodes, self.micro_batches, batch.shared.announced)
+            announced = batch.shared.announced if self.uses_announced else None
+            handles = self.store.fetch_pieces(batch.nodes, self.micro_batches, announced)
         pieces: list[tuple[Tensor, UpdatedRows]] = []
         for handle in handles:
             with stages("fetch"):
@@ -117,7 +128,7 @@ class PipelinedOrder:
         upcoming = batch.shared.upcoming
         if training and self.fetch_ahead and upcoming is not None:
             with stages("fetch"):
-                announced = batch.shared.upcoming_announced
+                announced = batch.shared.upcoming_announced if self.uses_announced else None
                 self.store.ask_ahead(upcoming, batch.shared.changed, self.micro_batches, announced)
         with stages("write"):
             task.commit(task.make_mails(updated, batch))  # the next fetch waits for it
