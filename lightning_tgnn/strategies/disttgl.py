@@ -36,6 +36,7 @@ class DistTGLStrategy(PlanRunner):
         epoch: j, the epochs of a batch that are trained at once; 1 by default.
         memory: k, the copies of node memory; 1 by default.
         max_loss: Share of the updates of node memory that a global batch may lose where ``minibatch`` is ``"auto"``.
+        max_busy_loss: The same of the busiest tenth of the nodes, where their latest events count; None sets no limit.
         scale_epochs: Train as many events as one process does in the Trainer's ``max_epochs``, in fewer epochs.
         store: Where the rows of a copy lie. ``"served"``: in a separate process on the machine of the copy's ranks, so
             ``memory`` has to be a multiple of the machines. ``"sharded"``: cut over the copy's ranks, which may be on
@@ -61,6 +62,7 @@ class DistTGLStrategy(PlanRunner):
         epoch: int | None = None,
         memory: int | None = None,
         max_loss: float = MAX_LOSS,
+        max_busy_loss: float | None = None,
         scale_epochs: bool = False,
         store: str = SERVED,
         partition: str | Path | Tensor | None = None,
@@ -74,6 +76,8 @@ class DistTGLStrategy(PlanRunner):
         self._rows, self._fetch_ahead = _rows(store, partition), fetch_ahead
         self._mean = MeanGradients(compression=gradient_compression)
         check_fraction("max_loss", max_loss, cure=f"{MAX_LOSS} is the default, a lower share is stricter")
+        if max_busy_loss is not None:
+            check_fraction("max_busy_loss", max_busy_loss, cure="leave it out for no limit")
         check_bool("scale_epochs", scale_epochs, usual=False)
         self._negative_sets, self._scale_epochs = negative_sets, scale_epochs
         self._scaled_to: int | None = None
@@ -83,7 +87,8 @@ class DistTGLStrategy(PlanRunner):
             if minibatch != AUTO:
                 requirement = "an integer of at least 1 or 'auto'"
                 raise InvalidArgumentError(refusal("minibatch", requirement, minibatch, "give one of them"))
-            self._chosen = ChosenParallelism(epoch, memory, max_loss, across=isinstance(self._rows, Sharded))
+            across = isinstance(self._rows, Sharded)
+            self._chosen = ChosenParallelism(epoch, memory, max_loss, max_busy_loss=max_busy_loss, across=across)
             self._schedule: EpochsAndCopies | None = None
             EpochsAndCopies(1, *given, negative_sets)  # what cannot work is refused now
         else:

@@ -38,13 +38,18 @@ def test_factors_follow_the_stream_and_the_memory(ready, monkeypatch, caplog):
 
     def chosen(max_loss, copies, across=False, **given):
         monkeypatch.setattr("lightning_tgnn.strategies.parts.parallelism.memory_left", lambda trainer: copies * each)
-        made = ChosenParallelism(given.get("epoch"), given.get("memory"), max_loss, across=across)
+        busy = given.pop("max_busy_loss", None)
+        made = ChosenParallelism(given.get("epoch"), given.get("memory"), max_loss, max_busy_loss=busy, across=across)
         return made.of(ranks(2, 4), task, trainer, {})
 
     with caplog.at_level("INFO"):
         assert chosen(1.0, 2) == Parallelism(4, 1, 2)
     assert "minibatch='auto': 4 x 1 x 2 (minibatch x epoch x memory). Batches have 10 events; global" in caplog.text
     assert chosen(0.0, 2) == Parallelism(1, 2, 4)
+    assert chosen(1.0, 2, max_busy_loss=1.0) == Parallelism(4, 1, 2)
+    with caplog.at_level("INFO"):
+        assert chosen(1.0, 2, max_busy_loss=0.0) == Parallelism(1, 2, 4)
+    assert "lose at most 100%, and 0% of the busiest tenth of the nodes, of the updates" in caplog.text
     assert chosen(0.0, 9) == Parallelism(1, 1, 8)
     assert chosen(1.0, 2, epoch=2) == Parallelism(2, 2, 2)
     assert chosen(1.0, 4, epoch=1, memory=8) == Parallelism(1, 1, 8)
@@ -92,6 +97,7 @@ def test_nothing_is_chosen_for_what_is_not_known(ready):
             "partition must be left out where a process serves all rows, got 'range'",
         ),
         ({"minibatch": "auto", "epoch": 0}, "epoch must be an integer of at least 1, got 0"),
+        ({"minibatch": "auto", "max_busy_loss": 2}, "max_busy_loss must be .* got 2; leave it out for no limit"),
         ({"minibatch": "auto", "max_loss": 2}, "max_loss must be .* got 2; 0.75 is the default"),
         ({"epoch": 2, "negative_sets": 1}, "negative_sets must be an integer of at least 2, got 1"),
         ({"minibatch": "auto", "epoch": 2, "negative_sets": 1}, "negative_sets must be an integer of at least 2, got"),

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from lightning_tgnn.algorithms.streams.information_loss import LossByKind
+from lightning_tgnn.algorithms.streams.information_loss import BUSIEST, LossByKind
 from lightning_tgnn.algorithms.streams.node_ends import consecutive_ends
 from lightning_tgnn.algorithms.streams.stream_statistics import NodeCounts, PairCounts, repeated_pairs
 from lightning_tgnn.data import EventStore
@@ -20,7 +20,6 @@ from lightning_tgnn.files.npy_file import NpyWriter, map_npy
 AT_ONCE = 1 << 23
 """Entries that are sorted together: some hundred megabytes."""
 _BEFORE_TEST = 0.85
-_BUSIEST = 0.1
 
 _Piece = TypeVar("_Piece", bound="tuple[np.ndarray, ...]")
 
@@ -55,7 +54,7 @@ def sort_columns(
         at_once: Entries that are sorted together.
     """
     src, dst, time = store.src.numpy(), store.dst.numpy(), store.time.numpy()
-    losses, pairs = LossByKind(nodes.node, sizes, _BUSIEST), PairCounts()
+    losses, pairs = LossByKind(nodes.node, sizes, BUSIEST), PairCounts()
     with NpyWriter(folder / "stream.npy", np.float64) as between:
         for begin in range(0, len(time), at_once):
             between.append(np.diff(time[begin : begin + at_once + 1]))

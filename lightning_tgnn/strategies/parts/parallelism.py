@@ -7,11 +7,12 @@ from math import isinf
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, parallelisms, sharing_ranks
-from lightning_tgnn.algorithms.streams.information_loss import event_distances
+from lightning_tgnn.algorithms.streams.information_loss import busy_nodes, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.memory import readable_size
@@ -35,12 +36,22 @@ class ChosenParallelism:
         epoch: j, if given.
         memory: k, if given.
         max_loss: Share of the updates of node memory that a global batch may lose.
+        max_busy_loss: The same of the busiest tenth of the nodes, which lose most (DistTGL, section 3.2.4); None does
+            not look at them.
         across: Whether a copy of node memory may be cut over several machines.
     """
 
-    def __init__(self, epoch: int | None, memory: int | None, max_loss: float, *, across: bool = False) -> None:
+    def __init__(
+        self,
+        epoch: int | None,
+        memory: int | None,
+        max_loss: float,
+        *,
+        max_busy_loss: float | None = None,
+        across: bool = False,
+    ) -> None:
         self._given = {"epoch": epoch, "memory": memory}
-        self._max_loss, self._across = max_loss, across
+        self._max_loss, self._max_busy_loss, self._across = max_loss, max_busy_loss, across
         self._found: Parallelism | None = None
 
     def check(self, machines: int, devices: int) -> None:
@@ -84,7 +95,11 @@ class ChosenParallelism:
             raise InvalidArgumentError(refusal("model", "a task with node state", type(task).__name__, cure))
         train = data.split.train
         ends = ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy())
-        largest = event_distances(*ends).largest_batch(self._max_loss, len(train))
+        largest, lost = event_distances(*ends).largest_batch(self._max_loss, len(train)), f"{self._max_loss:.0%}"
+        if self._max_busy_loss is not None:
+            busiest = event_distances(*ends, busy_nodes(np.bincount(ends[0])))
+            largest = min(largest, busiest.largest_batch(self._max_busy_loss, len(train)))
+            lost += f", and {self._max_busy_loss:.0%} of the busiest tenth of the nodes,"
         each, left = state_bytes(model.state_spec), memory_left(trainer)
         sharing = sharing_ranks(largest, data.batch_size)
         ranks, machines = strategy.world_size, strategy.num_nodes
@@ -96,7 +111,7 @@ class ChosenParallelism:
         free = "nobody knows how much is" if isinf(left) else f"{readable_size(int(left))} are"
         rank_zero_info(
             f"minibatch='auto': {found[0]} (minibatch x epoch x memory). Batches have {data.batch_size:,} events; "
-            f"global batches of up to {largest:,} lose at most {self._max_loss:.0%} of the updates of node memory. "
+            f"global batches of up to {largest:,} lose at most {lost} of the updates of node memory. "
             f"A copy takes {readable_size(each)}, and {free} free on each machine"
         )
         return found[0]
