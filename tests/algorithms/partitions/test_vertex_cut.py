@@ -163,6 +163,15 @@ def test_every_replica_finds_its_master_and_crosses_to_another_host_once(edges, 
         assert crossed == cut_report(owner, replicas).crossing
 
 
+@settings(deadline=None)
+@given(EDGES, st.sampled_from([[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1, 2, 2]]), st.floats(0.05, 0.95))
+def test_without_terms_of_balance_gamma_breaks_ties_only(edges, hosts, gamma):
+    src, dst = torch.tensor(edges + [(node, node + 1) for node in range(6)]).T.contiguous()
+    where = torch.tensor(hosts)
+    usual = vertex_cut(src, dst, 10, where, gamma=0.3, alpha=0.0, beta=0.0)
+    assert torch.equal(vertex_cut(src, dst, 10, where, gamma=gamma, alpha=0.0, beta=0.0), usual)
+
+
 def communities(num_nodes=2000, num_edges=16000):
     generator = torch.Generator().manual_seed(0)
     heavy = lambda: (torch.rand(num_edges, generator=generator) ** 3 * num_nodes).long()  # noqa: E731
