@@ -111,7 +111,7 @@ def best_cut(
         int32 [E], the rank of every edge; and by method the rows of a gather, which are as many in a scatter.
 
     Raises:
-        InvalidArgumentError: As in `vertex_cut`.
+        InvalidArgumentError: There are fewer edges than ranks, or an end of an edge is no vertex.
     """
     methods = _TRIED if len(src) <= _MOST_EDGES_OF_METIS else _TRIED[:-1]
     best: Tensor | None = None
