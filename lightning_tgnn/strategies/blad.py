@@ -26,15 +26,16 @@ class BLADStrategy(SnapshotRunner):
     Inside a GPU two processes, each a rank, share the groups: the first computes the leading snapshots of a group and
     goes on to the next, while the second computes the remaining snapshots from the hidden state of the first. Either
     process may also compute a whole group. Both are busy if groups are cut at the right place, which is chosen by
-    predicted seconds from the second epoch on. On CPUs each process is a device of its own, unless
-    ``processes_per_device=2`` asks for pairs. The result equals that of one process that trains the same groups.
+    predicted seconds from the second epoch on. ``processes_per_device=2`` asks for such pairs. The result equals that
+    of one process that trains the same groups.
 
     On GPUs ``devices`` counts the GPUs, each of which has ``processes_per_device`` processes; on CPUs it counts
     processes.
 
     Args:
-        processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank; ``"auto"`` is 2 on GPUs, and 1
-            on CPUs, where two processes have no device to share and whole groups were faster.
+        processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank, as ``"auto"`` has it. On CPUs
+            two processes have no device to share, and whole groups were faster. On a GPU without NVIDIA MPS the kernels
+            of two processes take turns, and nobody has measured two to be faster yet.
         balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
         reorder: Choose for each process in which order its layers multiply by the graph and by the weights, so that one
             process multiplies by the graph while the other multiplies by the weights (BLAD, section 6).
@@ -91,7 +92,7 @@ class BLADStrategy(SnapshotRunner):
     @parallel_devices.setter
     def parallel_devices(self, parallel_devices: list[torch.device] | None) -> None:
         on_gpu = any(device.type == "cuda" for device in parallel_devices or ())
-        processes = self._given if isinstance(self._given, int) else 2 if on_gpu else 1
+        processes = self._given if isinstance(self._given, int) else 1
         self._take_parts(processes)
         each = processes if on_gpu else 1
         self._parallel_devices = parallel_devices and [device for device in parallel_devices for _ in range(each)]

@@ -53,15 +53,15 @@ def test_odd_numbers_of_processes_are_refused_before_they_are_started():
 
 def test_the_processes_of_a_gpu_have_it_in_common():
     gpus = [torch.device("cuda", number) for number in (0, 1)]
-    strategy = BLADStrategy(parallel_devices=gpus)
+    strategy = BLADStrategy(processes_per_device=2, parallel_devices=gpus)
     assert strategy.parallel_devices == [gpus[0], gpus[0], gpus[1], gpus[1]]
     assert strategy.num_processes == 4
     assert strategy._get_process_group_backend() == "gloo"
     strategy.parallel_devices = gpus[:1]
     assert strategy._schedule.processes == 2
-    alone = BLADStrategy(processes_per_device=1, parallel_devices=gpus)
-    assert alone.parallel_devices == gpus
-    assert alone._get_process_group_backend() == "nccl"
+    for alone in (BLADStrategy(processes_per_device=1, parallel_devices=gpus), BLADStrategy(parallel_devices=gpus)):
+        assert alone.parallel_devices == gpus
+        assert alone._get_process_group_backend() == "nccl"
     processes = [torch.device("cpu")] * 2
     assert BLADStrategy(parallel_devices=processes).parallel_devices == processes
 
