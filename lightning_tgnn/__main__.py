@@ -226,6 +226,7 @@ def _check_words(words: list[str]) -> None:
 
 
 def _train(args: ArgsType) -> None:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else frames of C++ code, where a rank has gone
     # What is imported stays: to look through it for garbage, again and again, takes a quarter of the time.
     collects = gc.isenabled()
     gc.disable()

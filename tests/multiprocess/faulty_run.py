@@ -179,7 +179,7 @@ def main(run, where, how, folder):
         "sven": sven,
         "announced": announced,
         "parts": partial(sven, state_dict_type="sharded"),
-        "pipetgl": pipetgl,
+        "pipetgl": partial(pipetgl, pass_on=True),
         "copies": partial(pipetgl, groups=RANKS),
         "shards": shards,
         "disttgl": disttgl,

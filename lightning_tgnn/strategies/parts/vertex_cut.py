@@ -200,8 +200,9 @@ class ReplicaState:
 
     def _follow_errors(self) -> None:
         """Set the threshold of every sum by what all ranks have sent and held back in the step before, once."""
-        replicas = self.replicas
-        if replicas is None or self._planned.threshold != ADAPTIVE or not replicas.last_rows:
+        replicas, planned = self.replicas, self._planned
+        follows = planned.cache is True and planned.threshold == ADAPTIVE
+        if replicas is None or not follows or not replicas.last_rows:
             return
         assert self._run is not None
         last, replicas.last_rows = replicas.last_rows, {}

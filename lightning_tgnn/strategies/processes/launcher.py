@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,9 +30,11 @@ from typing_extensions import override
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.files.whole import write_tensors
 from lightning_tgnn.strategies.processes.sent_objects import check_arrives, unshare
+from lightning_tgnn.strategies.processes.signals import quiet_torch
 from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
+_SECONDS_TO_END = 3.0
 
 
 class ReturningLauncher(_MultiProcessingLauncher):
@@ -70,8 +73,18 @@ class ReturningLauncher(_MultiProcessingLauncher):
                     _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
                 if isinstance(logger, CSVLogger) and isinstance(logger.experiment, ExperimentWriter):
                     _go_on_writing(logger.experiment)  # on other machines than the first a logger writes nothing
-            with TemporaryDirectory(prefix="lightning_tgnn-") as self._folder, self._passing_on_sigterm():
-                return super().launch(function, *args, trainer=trainer, **kwargs)
+            with (
+                TemporaryDirectory(prefix="lightning_tgnn-") as self._folder,
+                self._passing_on_sigterm(),
+                quiet_torch(),
+            ):
+                try:
+                    return super().launch(function, *args, trainer=trainer, **kwargs)
+                except KeyboardInterrupt:  # which a terminal sends to all: they tell each other before they are ended
+                    until = time.monotonic() + _SECONDS_TO_END
+                    for process in self._started:
+                        process.join(max(until - time.monotonic(), 0))
+                    raise
 
     @property
     def procs(self) -> list[Process]:

@@ -31,6 +31,7 @@ from lightning_tgnn.files.requeue import Requeue
 
 _EVALUATION_BATCHES = 8
 _STARTED_BY = "LIGHTNING_TGNN_STARTED_BY"
+_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _LOOKS_EVERY = 0.5  # seconds
 _PATIENCE = 20.0  # seconds; longer than a rank takes to find out who has gone
 _Result = TypeVar("_Result")
@@ -151,7 +152,7 @@ class FirstRankLauncher(_SubprocessScriptLauncher):
     def _call_children_scripts(self) -> None:
         os.environ[_STARTED_BY] = str(os.getpid())  # for the new processes, which inherit it
         try:
-            with deaf_to_interrupts():  # they inherit what is ignored, too
+            with deaf_to_interrupts(), quiet_torch():  # they inherit what is ignored, too
                 super()._call_children_scripts()
         finally:
             del os.environ[_STARTED_BY]
@@ -173,14 +174,15 @@ class _Started:
 
     def poll(self) -> int | None:
         """Look whether it has ended, and return what `returncode` is."""
-        if self._process.returncode is None and self._process.poll() is not None:
-            self._ended = time.monotonic()
+        self._process.poll()
         return self.returncode
 
     @property
     def returncode(self) -> int | None:
         """What it has ended with; None where it runs, or is about to be told of."""
         code = self._process.returncode
+        if code is not None and not self._ended:
+            self._ended = time.monotonic()
         return None if code and time.monotonic() < self._ended + _PATIENCE else code
 
     def __getattr__(self, name: str) -> object:
@@ -196,6 +198,19 @@ def _end_all(started: Sequence[Popen[bytes]]) -> None:
     for process in started:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Let processes that are started print no warnings of torch's C++ code: frames, where a rank has gone meanwhile."""
+    if _LOG_LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LOG_LEVEL] = "ERROR"
+    try:
+        yield
+    finally:
+        os.environ.pop(_LOG_LEVEL, None)
 
 
 @contextmanager
