@@ -248,9 +248,10 @@ def _is_of_the_trainer(error: Exception) -> bool:
 
 def _refusal(error: BaseException | None, *, has_run_folder: bool) -> LightningTGNNError | None:
     """Return the refusal behind an error: jsonargparse wraps what a constructor raises in an error of its own."""
-    if os.strerror(errno.EMFILE) in str(error):  # gloo's error as well
-        cure = "raise it, for example by ulimit -n 1024"
-        return InvalidArgumentError(refusal("ulimit -n", "enough files and sockets for the run", str(error), cure))
+    said = str(error)
+    if os.strerror(errno.EMFILE) in said and os.strerror(errno.ENFILE) not in said:  # gloo's error as well
+        cure = "raise it, for example by ulimit -n 65536"
+        return InvalidArgumentError(refusal("ulimit -n", "enough files and sockets for the run", said, cure))
     if isinstance(error, IsADirectoryError):
         cure = "give the file in it"
         return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))

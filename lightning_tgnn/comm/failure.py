@@ -33,6 +33,13 @@ _verdicts: list[str] = []
 
 _runs = 0
 """Of several ranks, that have begun in this process; all ranks count the same ones."""
+_under_way: list[int] = []
+"""The runs that have not ended, by that count; one may begin within another."""
+
+
+def _key(word: str, run: int | None = None) -> str:
+    """Return the key of a word of a run, by default of the innermost one: an earlier run may speak up late."""
+    return f"{_KEY}/{run or (_under_way or [_runs])[-1]}/{word}"
 
 
 class PeerFailureError(LightningTGNNError):
@@ -110,12 +117,13 @@ class Attendance:
     def __init__(self, rank: int) -> None:
         global _runs
         _runs += 1
-        self._rank, self._over = rank, threading.Event()
+        self._rank, self._run, self._over = rank, _runs, threading.Event()
+        _under_way.append(_runs)
         store = _store()
         assert store is not None
         _hang_up()  # to stores of earlier runs
         for word in ("call", "verdict", f"own/{rank}", f"here/{rank}"):
-            store.delete_key(f"{_KEY}/{word}")
+            store.delete_key(_key(word))  # torchrun keeps its store where it starts the ranks anew
         _verdicts.clear()
         self._thread = threading.Thread(target=self._answer, args=(store,), name="roll call", daemon=True)
         self._thread.start()
@@ -124,14 +132,16 @@ class Attendance:
     def _answer(self, store: dist.Store) -> None:
         with suppress(Exception):  # without the store nobody can call
             while not self._over.wait(_ANSWER_SECONDS):
-                if _asked(store).check([f"{_KEY}/call"]):
-                    _asked(store).set(f"{_KEY}/here/{self._rank}", "1")
-                if _asked(store).check([f"{_KEY}/verdict"]):
-                    _verdicts.append(store.get(f"{_KEY}/verdict").decode())
+                if _asked(store).check([_key("call", self._run)]):
+                    _asked(store).set(_key(f"here/{self._rank}", self._run), "1")
+                if _asked(store).check([_key("verdict", self._run)]):
+                    _verdicts.append(store.get(_key("verdict", self._run)).decode())
                     return
 
     def end(self) -> None:
         """Answer no more."""
+        if self._run in _under_way:
+            _under_way.remove(self._run)
         self._over.set()
         self._thread.join(_ROLL_CALL_SECONDS)
         _hang_up()
@@ -154,7 +164,7 @@ def handle_failure(rank: int, error: BaseException) -> None:
         return
     with suppress(Exception):
         own = f"{type(error).__name__}: {error}"
-        _asked(store).set(f"{_KEY}/own/{rank}", own)
+        _asked(store).set(_key(f"own/{rank}"), own)
         if rank == 0:  # which may take the store along before the others hold a roll call
             _told(store, f"rank 0 {_FAILED} {own}")
 
@@ -262,17 +272,17 @@ def _call_roll(error: BaseException) -> PeerFailureError:
     patience = store.timeout  # type: ignore[attr-defined]  # which torch's stub leaves out
     try:
         store.set_timeout(timedelta(seconds=_ROLL_CALL_SECONDS))
-        _asked(store).set(f"{_KEY}/call", "1")
-        store.set(f"{_KEY}/here/{rank}", "1")
+        _asked(store).set(_key("call"), "1")
+        store.set(_key(f"here/{rank}"), "1")
         deadline = time.monotonic() + _ROLL_CALL_SECONDS
         missing = set(range(ranks))  # this one too: where another thread has failed here, receipts of all threads break
         words: dict[int, str] = {}
         while missing and time.monotonic() < deadline:
             for other in sorted(missing):
-                if _asked(store).check([f"{_KEY}/own/{other}"]):
-                    words[other] = store.get(f"{_KEY}/own/{other}").decode()
+                if _asked(store).check([_key(f"own/{other}")]):
+                    words[other] = store.get(_key(f"own/{other}")).decode()
                     missing.discard(other)
-                elif _asked(store).check([f"{_KEY}/here/{other}"]):
+                elif _asked(store).check([_key(f"here/{other}")]):
                     missing.discard(other)
             time.sleep(0.05)
     except Exception:
@@ -306,7 +316,7 @@ def _words_of(error: BaseException) -> str:
 def _told(store: dist.Store, said: str) -> PeerFailureError:
     """Tell the other ranks what a roll call has found, and return it as an error."""
     with suppress(Exception):
-        _asked(store).set(f"{_KEY}/verdict", said)
+        _asked(store).set(_key("verdict"), said)
         time.sleep(2 * _ANSWER_SECONDS)  # this rank may take the store along, and others stand waiting still
     return _failure(said)
 

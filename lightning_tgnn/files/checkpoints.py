@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -39,12 +39,14 @@ from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tenso
 _VALUES = "/data.pkl"  # of torch's files
 _RUN, _RUNS = "lightning_tgnn.run", "lightning_tgnn.runs"
 _NAME = re.compile("[0-9a-f]{64}")
-_KINDS = {
-    **dict.fromkeys(("state_dict", "callbacks", "loops", "hyper_parameters", "datamodule_hyper_parameters"), dict),
+_names = [secrets.token_hex()]
+"""A secret name of this process, which its checkpoints hold; then the names in checkpoints that it has read."""
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("state_dict", "callbacks", "loops", "hyper_parameters", "datamodule_hyper_parameters"), Mapping),
     **dict.fromkeys(("optimizer_states", "lr_schedulers", _RUNS), list),
     "pytorch-lightning_version": str,
 }
-"""What a checkpoint of Lightning holds under its own names; Lightning does not look."""
+"""What a checkpoint of Lightning holds under its own names, or None; Lightning does not look."""
 ALL_PARTS, NO_PARTS = slice(None), slice(0)
 """Which parts of a folder `WholeCheckpointIO.open_checkpoint` compares with their checksums."""
 
@@ -70,17 +72,9 @@ class WholeCheckpointIO(TorchCheckpointIO):
     what = "a complete checkpoint of tensors and plain values"
     """What a refusal says that a file has to be."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._runs = [secrets.token_hex()]  # a name that no other file can know; those of the runs before follow
-
-    def signed(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """Return a checkpoint with the name of this run, by which `remove_checkpoint` knows it."""
-        return {**checkpoint, _RUN: f"{_RUN} {self._runs[0]}", _RUNS: self._runs}
-
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
-        checkpoint, local = plain(self.signed(checkpoint), arrays=False), local_path(path)
+        checkpoint, local = plain(signed(checkpoint), arrays=False), local_path(path)
         if storage_options is not None or local is None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
@@ -173,30 +167,36 @@ class WholeCheckpointIO(TorchCheckpointIO):
         if isinstance(path, str):
             storage, name = url_to_fs(path)
             path = BytesIO(storage.cat_file(name))
-        check_records(path)
+        nbytes = check_records(path)
         held = torch.load(path, map_location=cast("Any", map_location), weights_only=plain_only)
-        check_nesting(held, os.path.getsize(path) if isinstance(path, str | os.PathLike) else path.seek(0, os.SEEK_END))
+        check_nesting(held, nbytes)
         if not isinstance(held, dict):
             raise ValueError(f"a {type(held).__name__}")
         return held
 
     @override
     def remove_checkpoint(self, path: _PATH) -> None:
-        """Remove a checkpoint of this run, or of one that it has resumed; what is none stays, whoever has named it."""
+        """Remove a checkpoint that has a name of `signed`; others stay, whoever has named them."""
         place = local_path(path)
-        if self._has_written(str(place / META if place is not None and is_own(place) else path)):
+        if _is_known(str(place / META if place is not None and is_own(place) else path)):
             super().remove_checkpoint(path) if place is None else remove(place)
         elif place is None or place.exists():
-            rank_zero_warn(f"{path} is not removed: it is no checkpoint of this run; remove it yourself")
+            rank_zero_warn(f"{path} is not removed: no run of this process has written it; remove it yourself")
 
-    def _has_written(self, path: str) -> bool:
-        """Whether a file, of other storage too, has the name of this run, or of one that it has resumed."""
-        with suppress(OSError, BadZipFile):
-            storage, name = url_to_fs(path)
-            with storage.open(name, "rb") as file, ZipFile(file) as held:
-                values = b"".join(held.read(one) for one in held.namelist() if _VALUES in one)
-            return any(f"{_RUN} {run}".encode() in values for run in self._runs)
-        return False
+
+def signed(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint with the name of this process, and the names in checkpoints that it has read."""
+    return {**checkpoint, _RUN: f"{_RUN} {_names[0]}", _RUNS: list(_names)}
+
+
+def _is_known(path: str) -> bool:
+    """Whether a file, of other storage too, has one of the names that this process knows."""
+    with suppress(OSError, BadZipFile):
+        storage, name = url_to_fs(path)
+        with storage.open(name, "rb") as file, ZipFile(file) as held:
+            values = b"".join(held.read(one) for one in held.namelist() if _VALUES in one)
+        return any(f"{_RUN} {known}".encode() in values for known in _names)
+    return False
 
 
 class RunCheckpointIO(WholeCheckpointIO):
@@ -213,10 +213,10 @@ class RunCheckpointIO(WholeCheckpointIO):
             cure = "give one that a Trainer has saved"
             raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
         for name, expected in _KINDS.items():
-            if not isinstance(held.get(name, expected()), expected):
+            if not isinstance(held.get(name), expected | None):
                 received, cure = f"{type(held[name]).__name__} as {name!r}", "give one that was written whole"
                 raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
-        self._runs += [run for run in held.get(_RUNS, ()) if _NAME.fullmatch(str(run)) and run not in self._runs]
+        _names.extend(name for name in held.get(_RUNS) or () if _NAME.fullmatch(str(name)) and name not in _names)
         return held
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 _ARCHIVE = b"PK\x03\x04"
 _NESTED = (list, tuple, ValuesView)
-_DEPTH = 100  # of what a program saves on purpose some ten
+_DEPTH, _SHARED = 100, 1 << 20  # far beyond what a program saves on purpose
 _IS_FOLDER = 0x10  # of a record's attributes, as DOS has them
 
 
@@ -35,11 +35,13 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
     with Path(path).open("rb"):
         pass
     try:
-        sizes = _sizes_of_records(path)
+        with Path(path).open("rb") as opened:
+            sizes = _sizes_of_records(opened)
         mapped = mapped and sizes is not None
         held = torch.load(path, map_location=device, weights_only=True, mmap=mapped or None)
         is_plain = isinstance(held, Tensor) and held.layout == torch.strided
-        if mapped and is_plain and held.untyped_storage().nbytes() not in (sizes or ()):
+        tensors = [size for name, size in (sizes or {}).items() if "/data/" in name]
+        if mapped and is_plain and held.untyped_storage().nbytes() not in tensors:
             raise ValueError("a tensor that is not as long as its record")
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything
@@ -57,25 +59,25 @@ def reason_of(error: Exception, path: object) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def check_nesting(held: object, most: int) -> None:
-    """Refuse values that a walk through them does not come to the end of.
+def check_nesting(held: object, nbytes: int) -> None:
+    """Refuse values that a walk through them does not come to the end of; keys are not looked at.
 
     Args:
         held: Plain values and tensors.
-        most: How many there may be, those that are in several places counted once for each; bytes of the file, as each
-            that was saved takes one or more.
+        nbytes: In a file. Each value takes one or more there, and a million may be in several places.
 
     Raises:
         ValueError: Values are nested too deeply, or there are too many of them.
     """
     level: list[object] = [held]
+    most = max(nbytes, _SHARED)
     for _ in range(_DEPTH):
         inner = (value.values() if isinstance(value, dict) else value for value in level)
         every = chain.from_iterable(values for values in inner if isinstance(values, _NESTED))
         level = list(islice(every, most + 1))
         most -= len(level)
         if most < 0:
-            raise ValueError("values that hold each other more often than a file of its length can")
+            raise ValueError("values that hold each other far more often than their bytes tell")
         if not level:
             return
     raise ValueError(f"values nested more than {_DEPTH} deep")
@@ -90,34 +92,33 @@ def says_format(path: Path | IO[bytes], expected: str) -> bool:
     return isinstance(held, dict) and type(held.get("format")) is str and held["format"] == expected
 
 
-def check_records(file: str | os.PathLike[str] | IO[bytes]) -> None:
+def check_records(file: str | os.PathLike[str] | IO[bytes]) -> int:
     """Refuse a file of `torch.save` whose checksums are wrong; what is no such file on a disk is left to its reader.
 
     Args:
         file: A path, or an open file, which is put back to its beginning.
 
+    Returns:
+        Bytes of its plain values, for `check_nesting`; of all in torch's form of before 2020.
+
     Raises:
         ValueError: A checksum is wrong.
     """
-    if not isinstance(file, (str, os.PathLike)):
-        file.seek(0)
-        _sizes_of_records(file)
-        file.seek(0)
-        return
-    place = Path(file).expanduser()
-    if place.is_file():
-        _sizes_of_records(place)
+    if isinstance(file, str | os.PathLike):
+        place = Path(file).expanduser()
+        if not place.is_file():
+            return 0
+        with place.open("rb") as opened:
+            return check_records(opened)
+    file.seek(0)
+    sizes = _sizes_of_records(file)
+    whole = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return whole if sizes is None else sum(size for name, size in sizes.items() if name.endswith("/data.pkl"))
 
 
-def _sizes_of_records(file: str | Path | IO[bytes]) -> list[int] | None:
-    """Return the bytes of every tensor; None of a file in torch's form of before 2020, which has no checksums."""
-    if not isinstance(file, (str, Path)):
-        return _sizes_in_archive(file)
-    with Path(file).open("rb") as opened:
-        return _sizes_in_archive(opened)
-
-
-def _sizes_in_archive(file: IO[bytes]) -> list[int] | None:
+def _sizes_of_records(file: IO[bytes]) -> dict[str, int] | None:
+    """Return the bytes of every record; None of a file in torch's form of before 2020, which has no checksums."""
     start = file.read(len(_ARCHIVE))
     file.seek(0)
     if start != _ARCHIVE:  # by which torch tells them, too
@@ -133,4 +134,4 @@ def _sizes_in_archive(file: IO[bytes]) -> list[int] | None:
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of {damaged} is wrong")
-        return [member.file_size for member in members if "/data/" in member.filename]
+        return {member.filename: member.file_size for member in members}

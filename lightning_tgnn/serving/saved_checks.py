@@ -73,7 +73,7 @@ def _is_latest(clock: Mapping[str, float], held: Mapping[str, Any]) -> bool:
     # The latest event waits in the open batch, or else has sent the latest mail.
     last = float((held["state"]["mail_time"] if held["open"] is None else held["open"]["time"]).max())
     if held["open"] is None and clock["latest"] < clock["origin"]:
-        return last <= 0  # that of rows without mail
+        return last <= 0  # as in rows without mail
     return math.isclose(clock["latest"], clock["origin"] + last, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
 
 

@@ -36,7 +36,8 @@ class DistTGLStrategy(PlanRunner):
         epoch: j, the epochs of a batch that are trained at once; 1 by default.
         memory: k, the copies of node memory; 1 by default.
         max_loss: Share of the updates of node memory that a global batch may lose where ``minibatch`` is ``"auto"``.
-        max_busy_loss: The same of the busiest tenth of the nodes, where their latest events count; None sets no limit.
+        max_busy_loss: Share that the busiest tenth of the nodes may lose, where their latest events count; None sets no
+            limit.
         scale_epochs: Train as many events as one process does in the Trainer's ``max_epochs``, in fewer epochs.
         store: Where the rows of a copy lie. ``"served"``: in a separate process on the machine of the copy's ranks, so
             ``memory`` has to be a multiple of the machines. ``"sharded"``: cut over the copy's ranks, which may be on

@@ -14,15 +14,15 @@ from torch.distributed.checkpoint import FileSystemWriter
 from lightning_tgnn import Predictor
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.comm import Messages
+from lightning_tgnn.files import checkpoints
 from lightning_tgnn.files.checkpoint_folder import META, checksum, is_own
-from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
+from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO, signed
 from lightning_tgnn.files.saved_table import SavedTable
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.strategies.parts.collective_save import check_writes_folders, save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
 
-SIGNER = WholeCheckpointIO()
 NODES = 9
 KEY = "lightning_tgnn.sharded"
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -43,7 +43,7 @@ def write(path, number=0):
     }
     each = [{"lane": 1, "rows": torch.ones(2, 2, dtype=torch.float64)}, torch.tensor(3), "word"]
     held = {"state": {"spec": {}, "position": 7, **tables}, "turns": OneOfEach(each, 0), "weights": torch.eye(2)}
-    save_sharded(SIGNER.signed(held), path, Messages(), lambda value: value)
+    save_sharded(signed(held), path, Messages(), lambda value: value)
     return path
 
 
@@ -246,12 +246,14 @@ def test_a_description_that_contradicts_itself_is_refused(change, folder):
         read(folder)
 
 
-def test_a_folder_is_no_saved_predictor_and_is_removed(folder):
+def test_a_folder_is_no_saved_predictor_and_is_removed(folder, monkeypatch):
     assert not is_saved_predictor(folder)
-    with pytest.warns(UserWarning, match="is not removed: it is no checkpoint of this run"):
-        WholeCheckpointIO().remove_checkpoint(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_names", ["0" * 64])  # as in another process
+        with pytest.warns(UserWarning, match="is not removed: no run of this process has written it"):
+            WholeCheckpointIO().remove_checkpoint(folder)
     assert is_own(folder)
-    SIGNER.remove_checkpoint(folder)
+    WholeCheckpointIO().remove_checkpoint(folder)
     assert not list(folder.parent.iterdir())
 
 

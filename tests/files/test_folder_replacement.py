@@ -21,7 +21,7 @@ from lightning_tgnn.strategies.parts import collective_save
 from lightning_tgnn.strategies.parts.checkpoint_parts import PartWriter
 from lightning_tgnn.strategies.parts.collective_save import save_sharded
 from lightning_tgnn.types import OwnRows
-from tests.files.test_checkpoint_folder import KEY, SIGNER, content, part_of_name, read, write
+from tests.files.test_checkpoint_folder import KEY, content, part_of_name, read, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_is_replaced_again_and_again_or_removed_is_refused(fol
         patch.setattr(WholeCheckpointIO, "_load", then_replaced)
         with pytest.raises(CheckpointError, match="3 times while it was read"):
             read(folder)
-    replaced_once(folder, monkeypatch, SIGNER.remove_checkpoint)
+    replaced_once(folder, monkeypatch, WholeCheckpointIO().remove_checkpoint)
     with pytest.raises(FileNotFoundError, match=r"last\.ckpt"):
         read(folder)
 

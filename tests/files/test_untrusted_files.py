@@ -29,6 +29,7 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, LightningTGNNError
 from lightning_tgnn.cli import TGNNCommand
+from lightning_tgnn.files import checkpoints
 from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO
 from lightning_tgnn.tasks import LayerLinkPrediction
 from lightning_tgnn.trust import LAYERS, saved_arguments
@@ -314,32 +315,49 @@ def test_a_checkpoint_names_no_file_elsewhere_that_a_resumed_run_would_delete(tm
                 assert path == (name if own else ""), (name, folder)
 
 
-def test_only_checkpoints_of_this_run_and_of_those_that_it_has_resumed_are_removed(tmp_path):
-    store, this, fork, other = random_store(60, num_nodes=12), *(RunCheckpointIO() for _ in range(3))
-    fitted(tmp_path / "run.ckpt", data_module(store))
+def test_only_checkpoints_of_this_process_and_of_runs_that_it_has_read_are_removed(tmp_path, monkeypatch):
+    io, names = RunCheckpointIO(), {number: f"{number:064x}" for number in range(4)}
+
+    def process(number):
+        monkeypatch.setattr(checkpoints, "_names", [names[number]])
+
+    fitted(tmp_path / "run.ckpt", data_module(random_store(60, num_nodes=12)))
     content = torch.load(tmp_path / "run.ckpt", weights_only=True)
-    this.save_checkpoint(content, tmp_path / "own.ckpt")
-    fork.load_checkpoint(tmp_path / "own.ckpt")
-    fork.save_checkpoint(content, tmp_path / "fork.ckpt")
-    other.save_checkpoint(content, tmp_path / "other.ckpt")
+    content = {name: value for name, value in content.items() if "lightning_tgnn.run" not in name}
+    torch.save(content, tmp_path / "old.ckpt")  # of a version without names
+    process(0)
+    io.save_checkpoint(content, tmp_path / "own.ckpt")
+    process(1)
+    io.load_checkpoint(tmp_path / "own.ckpt")
+    io.save_checkpoint(content, tmp_path / "fork.ckpt")
+    process(2)
+    io.save_checkpoint(content, tmp_path / "other.ckpt")
     (tmp_path / "thesis.ckpt").write_text("years of work")
     (tmp_path / "zip.ckpt").write_bytes(b"PK\x03\x04 no archive")
-    torch.save(
-        {**content, "lightning_tgnn.runs": ["", "lightning_tgnn.run ", 5, "[0-9a-f]{64}"]}, tmp_path / "odd.ckpt"
-    )
-    this.load_checkpoint(tmp_path / "odd.ckpt")
-    for name in ("run", "fork", "other", "thesis", "zip", "odd"):
+    runs = ["", "lightning_tgnn.run ", 5, "[0-9a-f]{64}"]
+    torch.save({**content, "lightning_tgnn.runs": runs}, tmp_path / "odd.ckpt")
+    process(0)
+    io.load_checkpoint(tmp_path / "odd.ckpt")
+    for name in ("run", "old", "fork", "other", "thesis", "zip", "odd"):
         for address in ("{}", "file://{}"):
-            with pytest.warns(UserWarning, match=f"{name}.ckpt is not removed: it is no checkpoint of this run"):
-                this.remove_checkpoint(address.format(tmp_path / f"{name}.ckpt"))
-    later = RunCheckpointIO()
-    later.load_checkpoint(tmp_path / "fork.ckpt")  # itself, and the run that it has resumed
-    later.remove_checkpoint(tmp_path / "own.ckpt")
-    later.remove_checkpoint(f"file://{tmp_path}/fork.ckpt")
-    assert {path.stem for path in tmp_path.iterdir()} == {"run", "other", "thesis", "zip", "odd"}
+            with pytest.warns(UserWarning, match=f"{name}.ckpt is not removed: no run of this process has written it"):
+                io.remove_checkpoint(address.format(tmp_path / f"{name}.ckpt"))
+    process(3)
+    io.load_checkpoint(tmp_path / "fork.ckpt")  # whose process has resumed another run
+    io.remove_checkpoint(tmp_path / "own.ckpt")
+    io.remove_checkpoint(f"file://{tmp_path}/fork.ckpt")
+    assert {path.stem for path in tmp_path.iterdir()} == {"run", "old", "other", "thesis", "zip", "odd"}
 
 
-def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_path):
+def test_a_callback_removes_its_checkpoints_under_a_second_trainer(tmp_path):
+    keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, enable_version_counter=False)
+    for steps in (1, 2):
+        options = {"enable_checkpointing": True, "callbacks": [keep], "max_steps": steps}
+        trainer(**options).fit(LinkPrediction("tgn", **SMALL), data_module(random_store(60, num_nodes=12)))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_path, monkeypatch):
     def run(**options):
         keep = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, enable_version_counter=False)
         trainer(enable_checkpointing=True, callbacks=[keep], **options).fit(
@@ -349,7 +367,9 @@ def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_pa
     resumed = None
     run(max_steps=1)
     (own,) = tmp_path.iterdir()
-    fitted(tmp_path / "other.ckpt", data_module(random_store(60, num_nodes=12)))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_names", ["0" * 64])
+        fitted(tmp_path / "other.ckpt", data_module(random_store(60, num_nodes=12)))
     resumed, held = tmp_path / "crafted.ckpt", torch.load(own, weights_only=True)
     (state,) = (state for name, state in held["callbacks"].items() if "ModelCheckpoint" in name)
     assert state["dirpath"] == str(tmp_path)
@@ -359,6 +379,14 @@ def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_pa
     with pytest.warns(UserWarning, match=r"other\.ckpt is not removed"):
         run(max_steps=2)
     assert (tmp_path / "other.ckpt").exists()
+
+
+def test_values_that_are_in_many_places_are_read_and_none_of_lightnings_names_is_needed(tmp_path):
+    columns = [f"column {number}" for number in range(200)]
+    held = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "callbacks": None, "loops": None}
+    held["hyper_parameters"] = {"columns": {f"node {number}": columns for number in range(300)}}
+    RunCheckpointIO().save_checkpoint(held, tmp_path / "shared.ckpt")
+    assert RunCheckpointIO().load_checkpoint(tmp_path / "shared.ckpt")["hyper_parameters"] == held["hyper_parameters"]
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

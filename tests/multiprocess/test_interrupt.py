@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,37 +120,69 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     assert steps[path] == max(steps.values())  # the best is saved before the last: Ctrl-C can come between them
 
 
-@pytest.mark.parametrize("pressed", [(0, 1), (1,)], ids=["for both", "for the second"])
-def test_ranks_of_terminals_of_their_own_end_together(tmp_path, pressed):
-    last = tmp_path / "runs/mine/version_0/checkpoints/last.ckpt"
-    words = ["fit", f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}", *SETTINGS, "--trainer.max_epochs=-1"]
+PRESSED_IN_SETUP = """
+import os
+import signal
+
+from lightning.pytorch import Callback
+
+
+class PressedInSetup(Callback):
+    def setup(self, trainer, module, stage):
+        if trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def ranks_of_terminals(folder, words, prepare, pressed):
+    """Return exit codes and standard error of two ranks in sessions of their own; some hear Ctrl-C as they train."""
+    last = folder / "runs/mine/version_0/checkpoints/last.ckpt"
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     runs = [
         subprocess.Popen(
-            [BIN / "lightning-tgnn", *words],
-            cwd=tmp_path,
+            [BIN / "lightning-tgnn", "fit", f"--config={ROOT / 'recipes/sven_wikipedia.yaml'}", *SETTINGS, *words],
+            cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | there | {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0"},
+            env=os.environ
+            | there
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0", "PYTHONPATH": str(folder)},
             start_new_session=True,
-            preexec_fn=listening,
+            preexec_fn=prepare,
         )
         for rank in range(2)
     ]
     try:
-        while not last.exists() and all(run.poll() is None for run in runs):
+        while pressed and not last.exists() and all(run.poll() is None for run in runs):
             time.sleep(0.1)
         for rank in pressed:
             runs[rank].send_signal(signal.SIGINT)
-        first, second = (run.communicate(timeout=60)[1] for run in runs)
+        said = [run.communicate(timeout=60)[1] for run in runs]
     finally:
         for run in runs:
             ended(run)
-    assert [run.returncode for run in runs] == [130, 130], first + second
-    assert len(re.findall(r"^lightning-tgnn: interrupted; go on with: ", first, flags=re.MULTILINE)) == 1
+    return [run.returncode for run in runs], said
+
+
+@pytest.mark.parametrize("pressed", [(0, 1), (1,), ()], ids=["for both", "for the second", "before it trains"])
+def test_ranks_of_terminals_of_their_own_end_together(tmp_path, pressed):
+    words = ["--trainer.max_epochs=-1"]
+    if not pressed:
+        (tmp_path / "pressed.py").write_text(PRESSED_IN_SETUP)
+        words.append("--trainer.callbacks+=pressed.PressedInSetup")
+    codes, (first, second) = ranks_of_terminals(tmp_path, words, listening, pressed)
+    assert codes == [130, 130], first + second
+    assert len(re.findall(r"^lightning-tgnn: interrupted", first, flags=re.MULTILINE)) == 1
     assert "lightning-tgnn:" not in second
     assert not re.search(r"frame #|c10d|Traceback|terminate called", first + second)
+
+
+def test_ranks_that_ignore_ctrl_c_go_on(tmp_path):
+    deaf = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # as a shell starts what runs in its background
+    codes, (first, second) = ranks_of_terminals(tmp_path, ["--trainer.max_epochs=6"], deaf, (0, 1))
+    assert codes == [0, 0], first + second
+    assert "interrupt" not in (first + second).lower()
 
 
 def test_too_few_open_files_are_named_in_one_line(tmp_path):

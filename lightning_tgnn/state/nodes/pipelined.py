@@ -130,7 +130,7 @@ class PipelinedStateStore:
         )
 
     def packed(self, nodes: Tensor, rows: StateRows) -> Tensor:
-        """Return what `receive` takes, uint8 [n, bytes]."""
+        """Return rows as the rank of the next batch takes them by `WrittenBatch.passed_on`, uint8 [n, bytes]."""
         return torch.cat([nodes.unsqueeze(1).contiguous().view(torch.uint8), self._codec.pack(rows)], dim=1)
 
     def put(self, nodes: Tensor, rows: StateRows) -> None:

@@ -36,9 +36,9 @@ class CachedReplicaSum:
 
     Attributes:
         threshold: May be set between steps.
-        thresholds: The same of one key and direction, by name, in its place.
+        thresholds: Threshold of one key and direction, by name, in place of `threshold`.
         rows: `SentRows` of every key and direction since `take_rows`.
-        last_rows: The same of the last step in which there were any.
+        last_rows: Rows of the last step in which there were any.
     """
 
     def __init__(

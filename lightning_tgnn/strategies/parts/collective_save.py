@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
@@ -18,9 +18,6 @@ from lightning_tgnn.files.checkpoint_folder import META, checksum, described, lo
 from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place, parts_of, sync_folder
 from lightning_tgnn.files.whole import interrupts_wait, refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
-
-if TYPE_CHECKING:  # it imports Lightning, which imports this
-    from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 
 _SHARED = "give ModelCheckpoint(dirpath=...) or default_root_dir on a disk that all share"
 _Keys = tuple[str | int, ...]
@@ -96,8 +93,8 @@ def check_state_dict_type(given: object) -> str:
     return str(given)
 
 
-def check_writes_folders(checkpoint_io: object, path: str | Path, storage_options: object) -> WholeCheckpointIO:
-    """Return the plugin of a Trainer; what cannot be a folder that all ranks write is refused.
+def check_writes_folders(checkpoint_io: object, path: str | Path, storage_options: object) -> None:
+    """Refuse what cannot be a folder that all ranks write.
 
     Raises:
         InvalidArgumentError: The path is an address, or storage options or a CheckpointIO of a user's own are given.
@@ -112,7 +109,6 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
     if type(checkpoint_io) not in (WholeCheckpointIO, RunCheckpointIO):
         requirement = f"left out with state_dict_type='{SHARDED}': it would have to write a part of each rank"
         raise InvalidArgumentError(refusal("CheckpointIO", requirement, type(checkpoint_io).__name__, cure))
-    return cast("WholeCheckpointIO", checkpoint_io)
 
 
 def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Messages, broadcast: Broadcast) -> None:

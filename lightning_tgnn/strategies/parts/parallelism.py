@@ -36,8 +36,8 @@ class ChosenParallelism:
         epoch: j, if given.
         memory: k, if given.
         max_loss: Share of the updates of node memory that a global batch may lose.
-        max_busy_loss: The same of the busiest tenth of the nodes, which lose most (DistTGL, section 3.2.4); None does
-            not look at them.
+        max_busy_loss: Share that the busiest tenth of the nodes may lose, which lose most (DistTGL, section 3.2.4);
+            None does not look at them.
         across: Whether a copy of node memory may be cut over several machines.
     """
 

@@ -34,6 +34,8 @@ _STARTED_BY = "LIGHTNING_TGNN_STARTED_BY"
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _LOOKS_EVERY = 0.5  # seconds
 _PATIENCE = 20.0  # seconds; longer than a rank takes to find out who has gone
+_pressed = threading.Event()
+"""Ctrl-C, of a rank that leaves it to the first one."""
 _Result = TypeVar("_Result")
 Handler = Callable[[int, FrameType | None], object] | int
 """What a process does at a signal, as `signal.signal` has it."""
@@ -58,15 +60,12 @@ class Termination:
     def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
         self._told: bool = before is not None and before._told
-        self._is_pressed = False
         self._requeue = Requeue(trainer)
         self._is_due = self._has_requeued = False
         self._batches = 0
         self._compared: tuple[Tensor, dist.Work | None] | None = None
         trainer._signal_connector._sigterm_notifier_fn = self._note  # type: ignore[method-assign, assignment]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = self.compare  # type: ignore[method-assign]
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._note_interrupt)  # of a rank with a terminal of its own
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         launcher = self._trainer.strategy.launcher
@@ -74,15 +73,12 @@ class Termination:
             launcher.kill(signum)  # of the processes that this one has started
         self._told = True
 
-    def _note_interrupt(self, signum: int, frame: FrameType | None) -> None:
-        self._is_pressed = True
-
     def compare(self) -> None:
         """End the run if any rank had been told to at the step before, or save; all ranks have to call it.
 
         Raises:
             SIGTERMException: A rank has been told to end.
-            KeyboardInterrupt: Ctrl-C was pressed for another rank, and this is the first one.
+            KeyboardInterrupt: Ctrl-C was pressed for another rank, and this is the first one, without a handler.
         """
         self._compare()
         if self._is_due and not self._has_requeued:  # the ranks hear the signal at different steps
@@ -90,7 +86,7 @@ class Termination:
             self._requeue.save()
 
     def _compare(self) -> None:
-        notes = [int(self._told), int(self._requeue.take_note()), int(self._is_pressed)]
+        notes = [int(self._told), int(self._requeue.take_note()), int(_pressed.is_set())]
         own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
@@ -101,8 +97,10 @@ class Termination:
                 work.wait()
         ends, is_due, is_pressed = told.tolist()
         self._is_due = self._is_due or bool(is_due)
-        if is_pressed and self._trainer.is_global_zero:
-            raise KeyboardInterrupt
+        if is_pressed:
+            _pressed.clear()
+            if self._trainer.is_global_zero:
+                signal.raise_signal(signal.SIGINT)  # which ends all, or does what the user's own handler does
         if ends:
             self._trainer._signal_connector.received_sigterm = True
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
@@ -280,6 +278,18 @@ def ignore_interrupts() -> Handler | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     return signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def pass_on_interrupts() -> Handler | None:
+    """Have the first rank hear Ctrl-C in place of this one, and return what `restore_interrupts` needs.
+
+    A rank that ignores it, as one in the background of a shell does, goes on doing so.
+    """
+    _pressed.clear()
+    before = ignore_interrupts()
+    if callable(before):
+        signal.signal(signal.SIGINT, lambda signum, frame: _pressed.set())
+    return before
 
 
 def restore_interrupts(before: Handler | None) -> None:

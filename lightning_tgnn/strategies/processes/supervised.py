@@ -51,7 +51,7 @@ from lightning_tgnn.strategies.processes.signals import (
     Termination,
     ended_at_once,
     ended_with_starter,
-    ignore_interrupts,
+    pass_on_interrupts,
     restore_interrupts,
 )
 from lightning_tgnn.types import FULL, SHARDED
@@ -154,7 +154,7 @@ class SupervisedStrategy(DDPStrategy):
         super().setup_environment()
         save_whole_checkpoints(self)
         if self.global_rank != 0 and self._interrupts is None:  # torchrun's processes hear Ctrl-C as well
-            self._interrupts = ignore_interrupts()
+            self._interrupts = pass_on_interrupts()
         if self.world_size > 1:
             self._attendance = Attendance(self.global_rank)
 
@@ -280,10 +280,10 @@ class SupervisedStrategy(DDPStrategy):
         if self._copies is not None:
             checkpoint[_BUFFERS] = self._copies.of_all_ranks()
         if self.state_dict_type == SHARDED:
-            writer = check_writes_folders(self.checkpoint_io, filepath, storage_options)
-            save_sharded(
-                writer.signed(checkpoint), filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast
-            )
+            from lightning_tgnn.files.checkpoints import signed
+
+            check_writes_folders(self.checkpoint_io, filepath, storage_options)
+            save_sharded(signed(checkpoint), filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
             return
         failed: Exception | None = None
         try:
