@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SnapshotGroups
+from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SEARCH, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
 from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanGradients, SnapshotMemory
@@ -37,8 +37,14 @@ class BLADStrategy(SnapshotRunner):
             two processes have no device to share, and whole groups were faster. On a GPU without NVIDIA MPS the kernels
             of two processes take turns, and nobody has measured two to be faster yet.
         balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
-        reorder: Choose for each process in which order its layers multiply by the graph and by the weights, so that one
-            process multiplies by the graph while the other multiplies by the weights (BLAD, section 6).
+        split: How the two processes of a device cut groups, and how ``reorder`` chooses. ``"search"``: what ends the
+            simulated pipeline soonest, whole groups on either process among it; ``"paper"``: Equation 2 alone, with its
+            limit put right, and Algorithm 1 as it is printed.
+        reorder: Choose for what runs at once on a device, two processes or two streams, in which order each layer of
+            each snapshot multiplies by the graph and by the weights, so that one multiplies by the graph while the
+            other multiplies by the weights (BLAD, section 6). Contention is measured in the first epoch.
+        streams: CUDA streams on which the groups of a process take turns: 2 overlaps operators of two groups in one
+            process, without NVIDIA MPS, only with one process a device. On CPUs groups run one after the other.
         cut_groups: Let all ranks compute a group together, each some of its vertices, if the group does not fit a
             device or the update is faster that way. The paper leaves this case open. The choice is made for each update
             from predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
@@ -57,7 +63,9 @@ class BLADStrategy(SnapshotRunner):
         *,
         processes_per_device: int | str = AUTO,
         balance: str = LOAD,
+        split: str = SEARCH,
         reorder: bool = True,
+        streams: int = 1,
         open_groups: int = 2,
         cut_groups: bool = False,
         partition: str | Path | Tensor | None = None,
@@ -75,10 +83,14 @@ class BLADStrategy(SnapshotRunner):
             cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
             raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
         self._given, self._balance, self._reorder, self._cut = processes_per_device, balance, reorder, cut_groups
-        self._open_groups = open_groups
+        self._open_groups, self._split, self._streams = open_groups, split, streams
+        if streams != 1 and (processes_per_device == 2 or cut_groups):
+            cure = "set processes_per_device=1 and leave out cut_groups, or set streams=1"
+            requirement = "1 with processes_per_device=2 or cut_groups"
+            raise InvalidArgumentError(refusal("streams", requirement, streams, cure))
         self._take_parts(1)  # until the devices are known
         super().__init__(**options)
-        self._order: OrderPart = GroupPipeline(open_groups)
+        self._order: OrderPart = GroupPipeline(open_groups, streams)
         if cut_groups:
             self._order = HybridPipeline(open_groups, "metis" if partition is None else partition)
         self._mean = MeanGradients(compression=gradient_compression)
@@ -100,9 +112,9 @@ class BLADStrategy(SnapshotRunner):
     def _take_parts(self, processes: int) -> None:
         """Deal out groups to devices of so many ranks."""
         self._processes = processes
-        self._schedule = SnapshotGroups(processes, self._balance, self._cut, self._open_groups)
-        measure, reorder = self._balance == LOAD or self._reorder, self._reorder and processes > 1
-        self._snapshots = SnapshotMemory(measure=measure, reorder=reorder)
+        self._schedule = SnapshotGroups(processes, self._balance, self._cut, self._open_groups, self._split)
+        measure, reorder = self._balance == LOAD or self._reorder, self._reorder and max(processes, self._streams) > 1
+        self._snapshots = SnapshotMemory(measure=measure, reorder=reorder, split=self._split)
 
     @override
     def _get_process_group_backend(self) -> str:

@@ -202,10 +202,11 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
         (["--snapshots=null"], "snapshots must be the sizes of snapshots, got None; give --snapshots"),
         (["--strategy=blad,sven"], "strategy must be all on events or all on snapshots, got 'blad,sven'"),
         (
-            ["--strategy=blad:split=even"],
+            ["--strategy=blad:splits=even"],
             "option of blad must be one of 'balance', 'gradient_compression', ",
         ),
         (["--strategy=blad:balance=evn"], "balance of blad must be one of 'even', 'load', got 'evn'; did you mean"),
+        (["--strategy=blad:split=even"], "split of blad must be one of 'paper', 'search', got 'even'"),
         (["--strategy=blad:reorder=3"], "reorder of blad must be true or false, got 3"),
         (["--strategy=blad:processes_per_device=3"], "processes_per_device of blad must be 1 or 2, got 3"),
         (["--strategy=blad:open_groups=0"], "open_groups of blad must be an integer of at least 1, got 0"),

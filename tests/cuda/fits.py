@@ -79,6 +79,7 @@ FITS = {
     "disttgl, mini-batch": (events(), lambda **given: DistTGLStrategy(minibatch="auto", **given)),
     "disttgl, sharded": (events(), lambda **given: DistTGLStrategy(minibatch="auto", store="sharded", **given)),
     **{f"blad, {model}": (groups(model), blad) for model in ("tgcn", "wd_gcn", "evolvegcn_o", "evolvegcn_h")},
+    "blad, two streams": (groups("tgcn"), lambda **given: blad(streams=2, **given)),
     "snapshot_partition": (groups("tgcn"), lambda **given: SnapshotPartitionStrategy(**given)),
     "vertex_partition": (groups("tgcn"), lambda **given: VertexPartitionStrategy(**given)),
     "cdfgnn, gcn": (whole_graph("gcn"), lambda **given: CDFGNNStrategy(cache=False, bits=None, **given)),

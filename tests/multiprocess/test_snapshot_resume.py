@@ -1,11 +1,13 @@
 """Runs on snapshots that are resumed in the middle of an epoch, on as many ranks and on fewer."""
 
 import itertools
+from contextlib import nullcontext
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from lightning_tgnn import BLADStrategy, PlannedStrategy, SnapshotPartitionStrategy, VertexPartitionStrategy
 from lightning_tgnn.algorithms.partitions.simple import metis_partition
@@ -16,12 +18,14 @@ from lightning_tgnn.strategies.parts import (
     HybridPipeline,
     SnapshotMemory,
     VertexShares,
+    snapshot_memory,
     vertex_shares,
 )
 from tests.multiprocess import snapshots
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, fit
 
+SLOW, ALONE = np.array([[0.5, 1.0], [1.0, 0.5]]), np.ones((2, 2))
 GROUPS = 4  # of an update, over all ranks
 EPOCHS, TURNS = 4, 2
 STRATEGIES = {
@@ -56,7 +60,9 @@ def on_rank(rank, ranks, folder):
     calls = itertools.count()
     # METIS may give other parts at each call.
     others = lambda *given: (metis_partition(*given) + next(calls)) % given[-1]  # noqa: E731
-    with mock.patch.object(vertex_shares, "metis_partition", others):
+    # As where equal operators share a device; on CPUs they hardly slow each other down.
+    slow = mock.patch.object(snapshot_memory, "rates_of_processes", return_value=SLOW)
+    with mock.patch.object(vertex_shares, "metis_partition", others), slow:
         return resumed_runs(ranks, folder)
 
 
@@ -77,6 +83,7 @@ def resumed_runs(ranks, folder):
         found[name] = once["losses"], once["weights"]
     saved = torch.load(f"{folder}/blad/step=3.ckpt", weights_only=True)["lightning_tgnn.strategy"]
     assert {"graph 1", "nn 2", "rnn 1", "last backward", "head"} <= saved["loads"]["loads"].keys()
+    assert saved["rates"][0] == [[0.5, 1.0], [1.0, 0.5]]
     assert all(0 < share < 1 for share in saved["kept_sizes"][:-1])  # of this machine's memory: splits keep within it
     return found
 
@@ -183,3 +190,37 @@ def several(rank, ranks):
 def test_two_processes_train_a_head_alone_in_half_precision_and_by_plans_as_one_does():
     (alone,), together = run_ranks(several, 1), torch.stack(run_ranks(several, 2)).mean(0)
     torch.testing.assert_close(together, alone, rtol=2e-2, atol=1e-3)
+
+
+def ordered_runs(rank, ranks):
+    """Train in the orders that contention asks for, in the usual ones and in those of Algorithm 1."""
+    as_torchrun(rank, ranks)
+    found = []
+    for rates, split in ((SLOW, "search"), (ALONE, "search"), (None, "paper")):
+        data, task = snapshots.build("tgcn", 4, hidden_dim=6, reuse=False, vertices="all")
+        turned = []
+
+        class Noting(Callback):
+            def on_train_batch_end(self, trainer, pl_module, *others, turned=turned):
+                turned.append(pl_module.operators.turned)
+
+        patched = mock.patch.object(snapshot_memory, "rates_of_processes", return_value=rates)
+        with nullcontext() if rates is None else patched:
+            strategy = BLADStrategy(processes_per_device=2, split=split)
+            outcome = fit(data, task, strategy, ranks, epochs=EPOCHS, callbacks=[Noting()])
+        assert (np.asarray(strategy.snapshot_state.rates) <= 1).all()
+        assert (np.asarray(strategy.snapshot_state.rates) > 0).all()
+        found.append((outcome["losses"], outcome["weights"], turned))
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_processes_run_layers_in_other_orders_and_train_the_same():
+    outcomes = run_ranks(ordered_runs, 2, timeout=100)
+    slow, alone, printed = zip(*outcomes, strict=True)
+    for found in (slow, printed):
+        assert torch.allclose(sum(one[0] for one in found), sum(one[0] for one in alone), rtol=1e-4)
+        for name, value in alone[0][1].items():
+            torch.testing.assert_close(found[0][1][name], value, rtol=1e-3, atol=1e-4)
+        assert sum(one[2][-1] for one in found) > 0
+        assert all(one[2][0] == 0 for one in found)  # in the first turn nothing has been measured yet

@@ -20,6 +20,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import GroupPipeline, group_memory
 from lightning_tgnn.types.layout import PIPELINES
 from tests.multiprocess import snapshots
+from tests.multiprocess.training import fit
 
 pytestmark = pytest.mark.usefixtures("in_own_group")
 
@@ -34,6 +35,10 @@ pytestmark = pytest.mark.usefixtures("in_own_group")
         ({"processes_per_device": 0}, r"processes_per_device must be"),
         ({"balance": "fair"}, r"balance must be one of 'even', 'load', got 'fair'"),
         ({"open_groups": 0}, r"open_groups must be"),
+        ({"split": "even"}, r"split must be one of 'paper', 'search', got 'even'"),
+        ({"streams": 3}, r"streams must be 1 or 2, got 3"),
+        ({"streams": 2, "processes_per_device": 2}, r"streams must be 1 with processes_per_device=2 or cut_groups, go"),
+        ({"streams": 2, "cut_groups": True}, r"streams must be 1 with processes_per_device=2 or cut_groups, got 2"),
         ({"groups": 2}, r"option of BLADStrategy must be one of .*processes_per_device.*got 'groups'"),
     ],
 )
@@ -291,3 +296,13 @@ def test_a_convolution_that_reads_edges_is_not_cut_by_vertices():
     data, task = snapshots.build("wd_gcn", 2, convolution=lambda before, after: GCNConv(before, after))
     with pytest.raises(InvalidArgumentError, match=r"convolution must be one of the built-in ones.*got 'OwnConvolu"):
         trainer(max_epochs=1, strategy=VertexPartitionStrategy(partition="interval")).fit(task, datamodule=data)
+
+
+def test_groups_that_take_turns_on_two_streams_run_one_after_the_other_on_a_cpu():
+    found = []
+    for streams in (1, 2):
+        data, task = snapshots.build("tgcn", 4, hidden_dim=6)
+        found.append(fit(data, task, BLADStrategy(streams=streams), 1, epochs=3))
+    one, two = found
+    assert torch.equal(one["losses"], two["losses"])
+    assert all(torch.equal(one["weights"][name], value) for name, value in two["weights"].items())

@@ -6,8 +6,9 @@ device hardly slow each other down while they run operators of different kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -166,6 +167,11 @@ def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rat
     starts = (faster, greedy_order(*columns, 1.0), none, tuple(pair for _, _, pair, _ in columns))
     found = [descend(*columns, start, speeds) for start in starts]
     return _of_pairs(columns, min(found, key=lambda one: one[1:])[0])
+
+
+def search_of(rates: Rates | None) -> Callable[[Sequence[Operator], Sequence[Operator]], Exchanges]:
+    """Return `best_order` with rates, or, for None, Algorithm 1 as it is printed, which knows none."""
+    return partial(operator_order, worth=np.inf) if rates is None else partial(best_order, rates=rates)
 
 
 def check_rates(rates: Rates) -> np.ndarray:

@@ -12,11 +12,11 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, open_in_chain
-from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates
+from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, search_of
 from lightning_tgnn.algorithms.schedules.pair_simulation import ChainSimulation, GroupParts, simulate_chain
-from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
+from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD, PAPER
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds, planned_splits
 from lightning_tgnn.algorithms.traffic.gradient_compression import PIECES, WEIGHTS, gradient_traffic, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
@@ -92,7 +92,7 @@ def blad_epoch(
         groups: Of the epoch.
         updates: For each update and device the places of its groups, as `groups_by_load` returns them.
         layout: Of the ranks: two for each device, one after the other, or one for each device.
-        split: ``"load"`` for `best_splits`, or ``"even"``.
+        split: ``"load"`` for `best_splits`, ``"paper"`` for `planned_splits` and Algorithm 1, or ``"even"``.
         reorder: Whether pairs of operators that commute change places where this saves time (`best_order`).
         state_bytes: Of a hidden state: a number, or one for each group.
         gradient_bytes: Of all weights.
@@ -105,7 +105,7 @@ def blad_epoch(
     Raises:
         InvalidArgumentError: The ranks are not one or two for each device, or an argument is out of range.
     """
-    check_choice("split", split, (LOAD, EVEN))
+    check_choice("split", split, (LOAD, PAPER, EVEN))
     devices = _devices(updates, layout)
     each = np.broadcast_to(np.asarray(state_bytes, dtype=np.float64), (len(groups),))
     busy, seconds, beside, shared = np.zeros(layout.ranks), 0.0, 0.0, 0.0
@@ -267,7 +267,7 @@ def _devices(updates: Sequence[Sequence[Sequence[int]]], layout: RankLayout) -> 
 
 def _alone(groups: Sequence[GroupOperators], reorder: bool) -> list[GroupParts]:
     parts = [group.cut([len(group.forward)]) for group in groups]
-    return reordered(parts, ALONE) if reorder else parts
+    return reordered(parts, search_of(ALONE)) if reorder else parts
 
 
 def _pair(
@@ -276,13 +276,15 @@ def _pair(
     forward, backward = zip(*(group.seconds for group in groups), strict=True) if groups else ((), ())
     if split == LOAD:
         splits = best_splits(forward, backward, open_groups=open_groups, hand_over=hand_over)
+    elif split == PAPER:
+        splits = planned_splits(forward, backward)
     else:
         splits = tuple(even_bounds(len(group.forward), 2)[1] for group in groups)
     parts = [
         group.cut((place, len(group.forward)), hand_over, hand_over)
         for group, place in zip(groups, splits, strict=True)
     ]
-    return reordered(parts, rates) if reorder else parts
+    return reordered(parts, search_of(None if split == PAPER else rates)) if reorder else parts
 
 
 def _handed_on(parts: Sequence[GroupParts], state_bytes: np.ndarray) -> float:

@@ -9,7 +9,12 @@ from typing import ClassVar
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load, groups_to_cut
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, even_bounds, splits_that_fit
+from lightning_tgnn.algorithms.schedules.snapshot_splits import (
+    best_splits,
+    even_bounds,
+    planned_splits,
+    splits_that_fit,
+)
 from lightning_tgnn.algorithms.schedules.turns import Turns
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
@@ -18,6 +23,8 @@ from lightning_tgnn.types.snapshots import GroupPart, SnapshotPass, SnapshotTurn
 
 LOAD, EVEN = "load", "even"
 BALANCES = (LOAD, EVEN)
+SEARCH, PAPER = "search", "paper"
+SPLITS = (SEARCH, PAPER)
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class SnapshotGroups(Schedule):
     result is the same as in one process, however groups are dealt out and wherever they are split.
 
     With ``balance="load"`` groups go to devices by their predicted seconds. The two processes of a device split a group
-    where the pipeline takes least time, by `best_splits`, or one of them has the whole group. With ``"even"``, devices
+    where the pipeline takes least time, or one of them has the whole group. With ``"even"``, devices
     get equally many groups and processes equally many snapshots. The same happens until a first epoch has been
     measured, because there are no predictions yet. More than two processes of a device always split evenly, and the
     last of them has the last snapshot, with the loss.
@@ -42,6 +49,7 @@ class SnapshotGroups(Schedule):
         balance: ``"load"`` or ``"even"``.
         cut: Whether groups may be cut by vertices.
         open_groups: Groups for whose gradient the first process of a device may wait at once.
+        split: ``"search"`` splits groups by `best_splits`, ``"paper"`` by Equation 2 alone, `planned_splits`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -56,6 +64,7 @@ class SnapshotGroups(Schedule):
     balance: str = LOAD
     cut: bool = False
     open_groups: int = OPEN_GROUPS
+    split: str = SEARCH
 
     needs: ClassVar[frozenset[str]] = frozenset({"hand-over"})
     offers: ClassVar[frozenset[str]] = frozenset({"groups"})
@@ -66,6 +75,7 @@ class SnapshotGroups(Schedule):
         if self.processes is not None:
             check_int("processes_per_device", self.processes, minimum=1, cure="2 is a pipeline, 1 is none")
         check_choice("balance", self.balance, BALANCES)
+        check_choice("split", self.split, SPLITS)
         check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
 
     def pipeline_length(self, layout: RankLayout) -> int:
@@ -169,12 +179,11 @@ class _Turns(Turns):
         kept, limits = self.over.kept, None
         if kept is not None:
             limits = [splits_that_fit(kept[place], self.planned.open_groups) for place in own]
-        splits = best_splits(
-            [forward[place] for place in own],
-            [backward[place] for place in own],
-            open_groups=self.planned.open_groups,
-            limits=limits,
-        )
+        seconds = [forward[place] for place in own], [backward[place] for place in own]
+        if self.planned.split == PAPER:
+            splits = planned_splits(*seconds, limits)
+        else:
+            splits = best_splits(*seconds, open_groups=self.planned.open_groups, limits=limits)
         return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
 
 

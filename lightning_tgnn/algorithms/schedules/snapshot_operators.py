@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Rates, best_order, ordered
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Exchanges, Operator, ordered
 from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel, backward_seconds, operator_seconds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+
+Search = Callable[[Sequence[Operator], Sequence[Operator]], Exchanges]
+"""Chooses which pairs of operators of two processes change places, as `best_order` and `operator_order` do."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +60,50 @@ def mirrored(forward: Sequence[Operator], seconds: float) -> tuple[Operator, ...
     return tuple(Operator(one.kind, one.seconds / total * seconds if total else 0.0) for one in reversed(forward))
 
 
-def reordered(parts: Sequence[GroupParts], rates: Rates) -> list[GroupParts]:
-    """Return groups in which pairs of forward operators change places where the processes of a device then end earlier.
-
-    The second process's forward of a group runs beside the first one's forward of the next group. `best_order` orders
-    the two.
+def reordered(parts: Sequence[GroupParts], search: Search) -> list[GroupParts]:
+    """Return groups in which pairs of forward operators change places as `orders_beside` chooses.
 
     Args:
         parts: Groups that are cut for one process or for two.
-        rates: How fast an operator runs beside another.
+        search: Chooses the order of operators that run beside each other.
     """
     nobody: tuple[Operator, ...] = ()
-    first = [*(part.forward[0] for part in parts), nobody]
-    second = [nobody, *(part.forward[1] if len(part.forward) > 1 else nobody for part in parts)]
-    chosen = [best_order(one, two, rates) for one, two in zip(first, second, strict=True)]
+    first, second = ([(*part.forward, nobody)[place] for part in parts] for place in (0, 1))
+    listed, chosen = (first, second), orders_beside(first, second, search)
     found = []
     for place, part in enumerate(parts):
-        runs = ordered(first[place], chosen[place][0]), ordered(second[place + 1], chosen[place + 1][1])
-        forward = runs[: len(part.forward)]
+        runs = (ordered(own[place], turned[place]) for own, turned in zip(listed, chosen, strict=True))
+        forward = tuple(runs)[: len(part.forward)]
         found.append(GroupParts(forward, part.backward, part.state_seconds, part.gradient_seconds))
     return found
+
+
+def orders_beside(
+    first: Sequence[Sequence[Operator]], second: Sequence[Sequence[Operator]], search: Search
+) -> tuple[list[tuple[bool, ...]], list[tuple[bool, ...]]]:
+    """Choose for the parts of groups on the two processes of a device which pairs of operators change places.
+
+    A part of the second process runs beside the part of the first one that has as many before it; where the first group
+    is split, beside the one after that, since the second process begins when the first has handed on. A part that has
+    none beside it is ordered alone.
+
+    Args:
+        first: For each group the forward operators of the first process; none where it has no snapshot of the group.
+        second: Of the second process, likewise.
+        search: Chooses the order of operators that run beside each other.
+
+    Returns:
+        For each group, which pairs change places on the first process and on the second.
+    """
+    places: list[list[int | None]] = [[place for place, part in enumerate(own) if part] for own in (first, second)]
+    is_split = bool(places[0] and places[1]) and places[0][0] == places[1][0]
+    found: tuple[list[tuple[bool, ...]], ...] = ([()] * len(first), [()] * len(second))
+    for one, two in zip_longest(places[0], [None] * is_split + places[1]):
+        turned = search(*(() if at is None else own[at] for own, at in ((first, one), (second, two))))
+        for of_process, at, chosen in zip(found, (one, two), turned, strict=True):
+            if at is not None:
+                of_process[at] = chosen
+    return found[0], found[1]
 
 
 def predicted_groups(

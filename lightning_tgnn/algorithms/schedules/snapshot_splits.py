@@ -103,7 +103,9 @@ def splits_that_fit(kept: np.ndarray, open_groups: int) -> tuple[int, int]:
     return fewest, max(fewest, most)  # a group that fits in no way has been refused
 
 
-def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[int, ...]:
+def planned_splits(
+    forward: Sequence[np.ndarray], backward: Sequence[np.ndarray], limits: Sequence[tuple[int, int]] | None = None
+) -> tuple[int, ...]:
     """Return the splits of least cost by the dynamic programme of BLAD (Equation 2), O(groups snapshots²).
 
     In stage i the first process runs the forward of its part of group i and the backward of its part of group i - 1.
@@ -117,9 +119,11 @@ def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
     Args:
         forward: As of `best_splits`.
         backward: Likewise.
+        limits: Likewise.
 
     Raises:
-        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
+        InvalidArgumentError: A group is empty, its seconds are negative, not finite or not as many, or limits are out
+            of range.
     """
     from lightning_tgnn.algorithms.schedules.split_loops import least_cost
 
@@ -127,7 +131,7 @@ def planned_splits(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
     if not len(forward):
         return ()
     sums = _sums(forward, backward)
-    return tuple(least_cost(*sums, _limits(None, sums[2])).tolist())
+    return tuple(least_cost(*sums, _limits(limits, sums[2])).tolist())
 
 
 def pair_seconds(

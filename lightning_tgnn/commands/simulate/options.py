@@ -67,7 +67,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
 
 `plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
 
-  blad      balance=load (even), reorder=true, processes_per_device=1 (2, which is usual on GPUs), open_groups=2
+  blad      balance=load (even), split=search (paper), reorder=true, processes_per_device=1 (2), open_groups=2
   snapshot_partition   processes_per_device=1 (2), open_groups (as many as ranks, up to 8)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own), embeddings=1 (rows
                        that it sends for targets of others, as a share of its own targets)

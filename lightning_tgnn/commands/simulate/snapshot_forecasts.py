@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
     snapshot_partition_epoch,
     vertex_partition_epoch,
 )
-from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, LOAD
+from lightning_tgnn.algorithms.schedules.snapshot_groups import BALANCES, EVEN, LOAD, PAPER, SEARCH, SPLITS
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
@@ -31,11 +31,19 @@ from lightning_tgnn.types.layout import RankLayout
 BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
 _COMPRESSION = "gradient_compression"
 SNAPSHOT_OPTIONS: dict[str, dict[str, Any]] = {
-    BLAD: {"balance": LOAD, "reorder": True, "processes_per_device": 1, "open_groups": 2, _COMPRESSION: None},
+    BLAD: {
+        "balance": LOAD,
+        "split": SEARCH,
+        "reorder": True,
+        "processes_per_device": 1,
+        "open_groups": 2,
+        _COMPRESSION: None,
+    },
     SNAPSHOTS: {"processes_per_device": 1, "open_groups": None, _COMPRESSION: None},
     VERTICES: {"remote": 0.5, "embeddings": 1.0, _COMPRESSION: None},
 }
 _FLOAT = 4  # bytes
+_SPLITS = {SEARCH: LOAD, PAPER: PAPER}  # of `blad_epoch`
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +106,8 @@ class SnapshotPlan:
         if options[_COMPRESSION] is not None:
             check_choice(f"{_COMPRESSION} of {name}", options[_COMPRESSION], COMPRESSIONS)
         if name == BLAD:
-            check_choice("balance of blad", options["balance"], (LOAD, EVEN))
+            check_choice("balance of blad", options["balance"], BALANCES)
+            check_choice("split of blad", options["split"], SPLITS)
             if not isinstance(options["reorder"], bool):
                 cure = "give one of them"
                 raise InvalidArgumentError(refusal("reorder of blad", "true or false", options["reorder"], cure))
@@ -195,9 +204,10 @@ class SnapshotPlan:
                 open_groups=self.options["open_groups"],
             )  # fmt: skip
         seconds = [float(sum(both.sum() for both in one.seconds)) for one in operators]
+        split = EVEN if self.options["balance"] == EVEN else _SPLITS[self.options["split"]]
         return blad_epoch(
             operators, [_dealt(update, seconds, devices, self.options["balance"]) for update in updates], layout,
-            split=self.options["balance"], reorder=self.options["reorder"], state_bytes=states,
+            split=split, reorder=self.options["reorder"], state_bytes=states,
             compression=compression, gradient_bytes=costs.gradient_bytes(compression), hand_over=costs.hand_over,
             rates=costs.rates, open_groups=self.options["open_groups"], links=links,
         )  # fmt: skip

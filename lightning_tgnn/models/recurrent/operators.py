@@ -91,6 +91,8 @@ class SnapshotOperators:
             kept = {}
             self._kept.put(snapshot, kept)
         kept[key] = product
+        if product.is_cuda:  # groups on other streams read it, too
+            torch.cuda.current_stream(product.device).synchronize()
 
     @property
     def kept_bytes(self) -> int:

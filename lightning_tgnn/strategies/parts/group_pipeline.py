@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, goes_ba
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import HandOver
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
+from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
 from lightning_tgnn.types import (
     Carried,
     NodeStateTask,
@@ -41,19 +43,27 @@ class GroupPipeline(OrderPart):
     has, and any rank may have one whole. Each rank adds up gradients in an order that the parts of the groups alone
     decide, so nothing depends on who is faster.
 
+    With two streams the groups of a rank that has them whole take turns on two CUDA streams of its GPU, so that
+    operators of two groups overlap in one process. Everything is enqueued in the same order, and gradients are added
+    up in the same order, so the result is that of one stream. CPUs have no streams.
+
     Args:
         open_groups: At least 1.
+        streams: 1 or 2.
 
     Raises:
-        InvalidArgumentError: ``open_groups`` is no integer of at least 1.
+        InvalidArgumentError: ``open_groups`` is no integer of at least 1, or ``streams`` is not 1 or 2.
     """
 
     open_groups: int = OPEN_GROUPS
+    streams: int = 1
 
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     def __post_init__(self) -> None:
         check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
+        if self.streams not in (1, 2):
+            raise InvalidArgumentError(refusal("streams", "1 or 2", self.streams, "2 overlaps operators of two groups"))
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedGroups:
         """Return the order of this rank."""
@@ -70,7 +80,12 @@ class GroupPipeline(OrderPart):
             slots=self.open_groups,
             through_memory=on_one_machine,
         )
-        return PipelinedGroups(hand_over, self.open_groups, LoadMeter(run.device))
+        if self.streams > 1 and len(ranks) > 1:
+            cure = "set streams=1, or one process a device"
+            raise InvalidArgumentError(refusal("streams", "1 where ranks share groups", self.streams, cure))
+        on_gpu = run.device.type == "cuda"
+        streams = [torch.cuda.Stream(run.device) for _ in range(self.streams)] if on_gpu and self.streams > 1 else []
+        return PipelinedGroups(hand_over, self.open_groups, LoadMeter(run.device), streams)
 
 
 @dataclass
@@ -90,11 +105,14 @@ class PipelinedGroups:
         hand_over: Along the pipeline.
         open_groups: How many groups may wait for their gradient.
         meter: Takes down how long operators and backward passes take.
+        streams: On which groups take turns; none on the current one.
     """
 
-    def __init__(self, hand_over: HandOver, open_groups: int, meter: LoadMeter) -> None:
+    def __init__(
+        self, hand_over: HandOver, open_groups: int, meter: LoadMeter, streams: Sequence[torch.cuda.Stream] = ()
+    ) -> None:
         self.hand_over, self.meter = hand_over, meter
-        self.open_groups = open_groups
+        self.open_groups, self.streams = open_groups, streams
 
     def __call__(self, task: SnapshotTask, batch: SnapshotBatch, *, ending: Ending | None = None) -> Tensor:
         """Return the loss of the groups that end on this rank.
@@ -109,6 +127,8 @@ class PipelinedGroups:
         turn = _PipelinedTurn(self, task, weights, ending or _as_they_are)
         if self.hand_over.ranks > 1:
             self.hand_over.make_room(task.start(group) for group in batch.groups)
+        if isinstance(task.operators, ChosenOperators):
+            task.operators.begin(batch.groups)
         waiting: deque[_Open] = deque()
         left = deque((number, group) for number, group in enumerate(batch.groups) if group.snapshots)
         while left or waiting:
@@ -116,11 +136,24 @@ class PipelinedGroups:
                 turn.go_back(waiting.popleft())
                 continue
             number, group = left.popleft()
-            if (handed_on := turn.go_forward(group, number)) is not None:
+            with self._stream_of(number):
+                handed_on = turn.go_forward(group, number)
+            if handed_on is not None:
                 waiting.append(handed_on)
+        for stream in self.streams:
+            torch.cuda.current_stream(stream.device).wait_stream(stream)
         with task.stages("wait"):
             self.hand_over.flush()
         return turn.loss()
+
+    def _stream_of(self, number: int) -> AbstractContextManager[object]:
+        """Return the context of the stream of a group, which begins with what the current stream has been given."""
+        if not self.streams:
+            return nullcontext()
+        stream = self.streams[number % len(self.streams)]
+        if number < len(self.streams):
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+        return torch.cuda.stream(stream)
 
 
 class _PipelinedTurn:
@@ -128,6 +161,7 @@ class _PipelinedTurn:
 
     def __init__(self, order: PipelinedGroups, task: SnapshotTask, weights: Sequence[Tensor], ending: Ending) -> None:
         self._hand_over, self._meter = order.hand_over, order.meter
+        self._main = torch.cuda.current_stream(order.streams[0].device) if order.streams else None
         self._task, self._weights, self._ending = task, weights, ending
         self._gradients: list[Tensor | None] = [None] * len(weights)
         self._losses: list[Tensor] = []
@@ -136,6 +170,7 @@ class _PipelinedTurn:
         """Compute a rank's snapshots of a group; go backward at once where it ends here."""
         task = self._task
         given: Carried = task.start(group)
+        chosen = task.operators if isinstance(task.operators, ChosenOperators) else None
         if not group.is_first:
             with task.stages("hand-over"):
                 received = self._hand_over.receive(given, number)
@@ -143,8 +178,12 @@ class _PipelinedTurn:
         carried, embeddings = given, None
         for snapshot in group.snapshots:
             last = snapshot.number == group.number
+            if chosen is not None:
+                chosen.come_to(group, snapshot)
             with self._meter.forward(snapshot, last=last):
                 carried, embeddings = task.step(snapshot, carried, last=last)
+        if chosen is not None:
+            chosen.come_to(group, None)
         if not group.is_last:
             _check_carried(carried, given)
             with task.stages("hand-over"):
@@ -188,11 +227,22 @@ class _PipelinedTurn:
             ]
             with task.stages("hand-over"):
                 self._hand_over.send_back(of_given, number)
-        for place, gradient in enumerate(gradients[len(starts) :]):
+        with self._adding_up(gradients):
+            for place, gradient in enumerate(gradients[len(starts) :]):
+                if gradient is not None:
+                    before = self._gradients[place]
+                    # A copy at first: autograd may return a part of what has been handed over, which is written again.
+                    self._gradients[place] = gradient.clone() if before is None else before + gradient
+
+    def _adding_up(self, gradients: Sequence[Tensor | None]) -> AbstractContextManager[object]:
+        """Return a context in which gradients are added up, on the stream of the turn where groups have others."""
+        if self._main is None:
+            return nullcontext()
+        self._main.wait_stream(torch.cuda.current_stream(self._main.device))
+        for gradient in gradients:
             if gradient is not None:
-                before = self._gradients[place]
-                # A copy at first: autograd may return a part of what has been handed over, which is written again.
-                self._gradients[place] = gradient.clone() if before is None else before + gradient
+                gradient.record_stream(self._main)  # or its memory is given to the next group on its own stream
+        return torch.cuda.stream(self._main)
 
     def loss(self) -> Tensor:
         """Return the loss, from which autograd takes the gradients that have been added up."""

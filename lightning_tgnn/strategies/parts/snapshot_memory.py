@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, search_of
+from lightning_tgnn.algorithms.schedules.snapshot_groups import PAPER, SEARCH
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.parts.contention import rates_of_processes, rates_of_streams
 from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups, KeptPartition
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
-from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
+from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators, OrderChoice
 from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices
 from lightning_tgnn.types import (
     GroupCuts,
@@ -32,7 +36,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, ORDERS, CUTS, KEPT, MACHINES = "loads", "orders", "group_cuts", "kept_sizes", "machines"
+LOADS, RATES, CUTS, KEPT, MACHINES = "loads", "rates", "group_cuts", "kept_sizes", "machines"
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,14 @@ class SnapshotMemory(StorePart):
 
     Args:
         measure: Whether the ranks measure operators.
-        reorder: Whether the two processes of a device choose by the model in which order their layers multiply; see
-            `ChosenOperators.choose`.
+        reorder: Whether what runs beside each other on a device, two processes or two streams, chooses by the model and
+            by measured contention in which order its layers multiply; see `OrderChoice`.
+        split: ``"search"`` chooses by `best_order`, ``"paper"`` by Algorithm 1 as it is printed.
     """
 
     measure: bool = True
     reorder: bool = False
+    split: str = SEARCH
 
     needs: ClassVar[frozenset[str]] = frozenset({"groups"})
     offers: ClassVar[frozenset[str]] = frozenset({"hand-over"})
@@ -67,6 +73,8 @@ class SnapshotState:
 
     Attributes:
         loads: None until they have been measured.
+        rates: [2, 2], how fast a graph and an NN operator run beside either on the device, 1 for alone; None until they
+            have been measured, where orders are chosen.
         error: Mean relative error of the model, by operator, on an epoch that it was not fitted to; None before.
     """
 
@@ -77,7 +85,8 @@ class SnapshotState:
         self._run: Run | None = None
         self._task: SnapshotTask | None = None
         self._loaders: list[SnapshotLoader] = []
-        self._orders: list[dict[int, bool]] = []
+        self.rates: list[list[float]] | None = None
+        self._widths: dict[int, tuple[int, int]] = {}
         self._calls = MeasuredCalls()
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
@@ -111,8 +120,9 @@ class SnapshotState:
             task.operators = ChosenOperators(task.operators)
         if LOADS in saved:
             self._know(LoadModel.from_dict(**saved[LOADS]))
-            self._orders = saved[ORDERS]
-        self._take_orders(self._orders)
+            self.rates, self._widths = saved.get(RATES, (None, {}))
+        if isinstance(task.operators, ChosenOperators):
+            task.operators.widths |= self._widths
         if CUTS in saved:
             large, *costs = saved[CUTS]
             self._cuts = GroupCuts(frozenset(large), *costs)
@@ -146,6 +156,7 @@ class SnapshotState:
             self._look_at_largest(own)
         own.loads, own.cuts, own.kept = self.loads, self._cuts, self._kept
         self._loaders.append(own)
+        self._choose()
         return own
 
     def begin_turn(self) -> None:
@@ -161,6 +172,7 @@ class SnapshotState:
         measured = self._calls.of_all_ranks(self._run)
         if self.loads is None and measured:
             self._know(LoadModel.fit(measured))
+            self._measure_rates()
             self._choose()
         elif self.loads is not None and measured:
             known = [one for one in measured if self.loads.predicts(one.operator)]
@@ -172,7 +184,7 @@ class SnapshotState:
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
         self.loads = self.error = self._cuts = self._kept = self._machines = None
-        self._orders, self._has_looked, self._partition = [], False, KeptPartition()
+        self.rates, self._has_looked, self._partition = None, False, KeptPartition()
 
     def take_back(self) -> None:
         """Leave the task as it was."""
@@ -188,7 +200,9 @@ class SnapshotState:
         """Return the load model."""
         held: dict[str, Any] = {}
         if self.loads is not None:
-            held |= {LOADS: self.loads.model.to_dict(), ORDERS: self._orders}
+            held[LOADS] = self.loads.model.to_dict()
+        if self.rates is not None:
+            held[RATES] = self.rates, self._widths
         if self._cuts is not None:
             large, *costs = astuple(self._cuts)
             held[CUTS] = [sorted(large), *costs]
@@ -207,26 +221,51 @@ class SnapshotState:
         for loader in self._loaders:
             loader.loads = self.loads
 
-    def _choose(self) -> None:
-        """Choose the order of layers, where that is asked for; on all ranks alike."""
-        assert self.loads is not None
-        assert self._task is not None
-        assert self._run is not None
-        operators = self._task.operators
-        if not isinstance(operators, ChosenOperators):
+    def _measure_rates(self) -> None:
+        """Measure how much operators slow each other down on a device, the mean over all ranks; all of them call it."""
+        run, task, pipeline = self._run, self._task, self.pipeline
+        if run is None or task is None or pipeline is None or not isinstance(task.operators, ChosenOperators):
             return
-        vertices, edges = (float(sizes.mean()) for sizes in self._loaders[0].sizes)
-        # All ranks follow rank 0: a device may not have had a group yet.
-        self._take_orders(self._run.broadcast(operators.choose(self.loads.model, vertices, edges)))
+        ranks = run.layout.group_of(PIPELINES, run.rank)
+        operators, own = self._operators_of(task.operators), None
+        if len(ranks) == 2:
+            meet = run.host_messages(PIPELINES, "contention").barrier
+            own = rates_of_processes(operators, meet, ranks.index(run.rank), run.device)
+        elif pipeline.streams:
+            own = rates_of_streams(operators, run.device)
+        found = run.broadcast(run.messages(GRADIENTS).gather(None if own is None else own.tolist()))
+        known = [rates for rates in found if rates is not None]
+        if known:
+            self.rates, self._widths = np.mean(known, axis=0).tolist(), dict(task.operators.widths)
+            (graph, beside_nn), (beside_graph, nn) = self.rates
+            rank_zero_info(
+                f"operators that run at once on a device have of their speed alone: graph beside graph {graph:.0%}, "
+                f"graph beside NN {beside_nn:.0%}, NN beside graph {beside_graph:.0%}, NN beside NN {nn:.0%}"
+            )
 
-    def _take_orders(self, orders: Sequence[Mapping[int, bool]]) -> None:
-        """Have this rank follow the order of layers that has been chosen for its place."""
+    def _operators_of(self, operators: ChosenOperators) -> dict[str, Callable[[], object]]:
+        """Return what runs one operator of each kind, on the largest snapshot and the widths of the last layer."""
         assert self._run is not None
-        assert self._task is not None
-        place = self._run.layout.group_of(PIPELINES, self._run.rank).index(self._run.rank)
-        self._orders = [dict(order) for order in orders]
-        if isinstance(self._task.operators, ChosenOperators) and place < len(orders):
-            self._task.operators.weights_first_in = self._orders[place]
+        (group,) = self._loaders[0].largest_group().to(self._run.device).groups
+        snapshot = max(group.snapshots, key=lambda one: len(one.vertices))
+        layer, (in_dim, out_dim) = max(operators.widths.items())
+        read = len(snapshot.layers[layer][0].starts_back) - 1
+        rows = torch.ones(read, in_dim, device=self._run.device)
+        weight = torch.ones(in_dim, out_dim, device=self._run.device)
+        return {GRAPH: lambda: operators.inner.aggregate(snapshot, layer, rows), NN: lambda: rows @ weight}
+
+    def _choose(self) -> None:
+        """Have the order of layers chosen for each turn, once loads and contention are known."""
+        run, task, pipeline = self._run, self._task, self.pipeline
+        if run is None or task is None or self.loads is None or self.rates is None:
+            return
+        operators = task.operators
+        if isinstance(operators, ChosenOperators) and operators.widths and self._loaders:
+            loader = self._loaders[0]
+            ranks = run.layout.group_of(PIPELINES, run.rank)
+            place = None if pipeline is not None and pipeline.streams else ranks.index(run.rank)
+            search = search_of(None if self._planned.split == PAPER else self.rates)
+            operators.choice = OrderChoice(operators, self.loads, (*loader.sizes, loader.scored), place, search)
 
     def _listen(self) -> None:
         """Listen to the order that the run has by now, as long as something is to be measured."""

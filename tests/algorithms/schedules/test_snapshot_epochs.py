@@ -1,11 +1,13 @@
 """Forecasts of epochs against what is added up by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Link, Links
-from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, operator_order, ordered, search_of
 from lightning_tgnn.algorithms.schedules.pair_simulation import simulate_pair
 from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
     EpochForecast,
@@ -15,7 +17,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import (
 )
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, predicted_groups, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, pair_seconds
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, pair_seconds, planned_splits
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 
@@ -95,17 +97,34 @@ def test_balanced_splits_and_another_order_are_faster(groups):
     assert listed.overlap > 0
 
 
+def test_the_papers_splits_and_orders_are_equation_2_and_algorithm_1():
+    rng = np.random.default_rng(3)
+    many = [layered(rng) for _ in range(6)]
+    found = blad_epoch(many, [(tuple(range(6)),)], RankLayout.of(2), split="paper", reorder=True, rates=RATES)
+    splits = planned_splits(*zip(*(group.seconds for group in many), strict=True))
+    parts = [group.cut((split, 4)) for group, split in zip(many, splits, strict=True)]
+    assert all(0 < split < 4 for split in splits)
+    ours = [*(part.forward[0] for part in parts), ()]
+    theirs = [(), *(part.forward[1] for part in parts)]  # of a group beside the next one of the first process
+    orders = [operator_order(one, two, worth=np.inf) for one, two in zip(ours, theirs, strict=True)]
+    parts = [
+        replace(part, forward=(ordered(part.forward[0], one[0]), ordered(part.forward[1], two[1])))
+        for part, one, two in zip(parts, orders, orders[1:], strict=False)
+    ]
+    assert found.seconds == pytest.approx(simulate_pair(parts, rates=RATES).seconds)
+
+
 def test_reordered_parts_have_the_same_operators():
     rng = np.random.default_rng(1)
     parts = [layered(rng).cut((2, 4)) for _ in range(3)]
-    found = reordered(parts, RATES)
+    found = reordered(parts, search_of(RATES))
     assert simulate_pair(found, rates=RATES).seconds < simulate_pair(parts, rates=RATES).seconds
     for before, after in zip(parts, found, strict=True):
         assert after.backward == before.backward
         assert [len(own) for own in after.forward] == [len(own) for own in before.forward]
         for own, run in zip(before.forward, after.forward, strict=True):
             assert sorted(one.kind for one in run) == sorted(one.kind for one in own)
-    alone = reordered([layered(rng).cut([4])], RATES)[0].forward
+    alone = reordered([layered(rng).cut([4])], search_of(RATES))[0].forward
     assert len(alone) == 1
     assert alone[0][0].kind == NN  # the exchange halves the graph operators, and nobody is beside it
 
@@ -197,7 +216,7 @@ def test_epochs_that_do_not_fit_are_refused(groups):
     with pytest.raises(InvalidArgumentError, match=r"hosts must be the same for both ranks of a device, got \(0, 1\)"):
         blad_epoch(groups, [((0,),)], RankLayout.of(2, per_host=1))
     with pytest.raises(
-        InvalidArgumentError, match="split must be one of 'even', 'load', got 'lod'; did you mean 'load'"
+        InvalidArgumentError, match="split must be one of 'even', 'load', 'paper', got 'lod'; did you mean 'load'"
     ):
         blad_epoch(groups, [((0,),)], RankLayout.of(2), split="lod")
     with pytest.raises(InvalidArgumentError, match="gradient_bytes must be a finite number of at least 0, got -1"):
