@@ -27,7 +27,7 @@ _IN_VAIN = ("Timed out waiting", "Application timeout")  # of gloo, for a messag
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", *_IN_VAIN)
 
 
-_verdicts: list[str] = []
+_verdicts: dict[int, str] = {}
 """What a roll call of another rank has found. It may end, and take the store along, before this rank has noticed."""
 
 
@@ -35,11 +35,17 @@ _runs = 0
 """Of several ranks, that have begun in this process; all ranks count the same ones."""
 _under_way: list[int] = []
 """The runs that have not ended, by that count; one may begin within another."""
+_ended = 0
 
 
 def _key(word: str, run: int | None = None) -> str:
     """Return the key of a word of a run, by default of the innermost one: an earlier run may speak up late."""
-    return f"{_KEY}/{run or (_under_way or [_runs])[-1]}/{word}"
+    return f"{_KEY}/{run or _run()}/{word}"
+
+
+def _run() -> int:
+    """Return the number of the innermost run; of the one that ended last where none is under way."""
+    return _under_way[-1] if _under_way else _ended
 
 
 class PeerFailureError(LightningTGNNError):
@@ -124,7 +130,6 @@ class Attendance:
         _hang_up()  # to stores of earlier runs
         for word in ("call", "verdict", f"own/{rank}", f"here/{rank}"):
             store.delete_key(_key(word))  # torchrun keeps its store where it starts the ranks anew
-        _verdicts.clear()
         self._thread = threading.Thread(target=self._answer, args=(store,), name="roll call", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -135,13 +140,15 @@ class Attendance:
                 if _asked(store).check([_key("call", self._run)]):
                     _asked(store).set(_key(f"here/{self._rank}", self._run), "1")
                 if _asked(store).check([_key("verdict", self._run)]):
-                    _verdicts.append(store.get(_key("verdict", self._run)).decode())
+                    _verdicts[self._run] = store.get(_key("verdict", self._run)).decode()
                     return
 
     def end(self) -> None:
         """Answer no more."""
+        global _ended
         if self._run in _under_way:
             _under_way.remove(self._run)
+            _ended = self._run
         self._over.set()
         self._thread.join(_ROLL_CALL_SECONDS)
         _hang_up()
@@ -175,7 +182,7 @@ def all_end_alike(error: BaseException, step: int) -> bool:
     A rank that fails alone waits some seconds for the others, which wait for it. All ranks that ask get the same
     answer, once in a run. Ctrl-C and the failure of another rank never count as an end of all ranks.
     """
-    store, run = _store(), f"{_KEY}/alike/{_runs}"
+    store, run = _store(), _key("alike")
     if store is None or isinstance(error, PeerFailureError) or is_interrupt(error):
         return False
     with suppress(Exception):  # rank 0 has gone, which keeps the store
@@ -209,7 +216,7 @@ def is_told(error: BaseException) -> bool:
 def _is_first_to_tell() -> bool:
     try:
         if (store := _store()) is not None:
-            return bool(_asked(store).add(f"{_KEY}/told/{_runs}", 1) == 1)
+            return bool(_asked(store).add(_key("told"), 1) == 1)
     except Exception:  # rank 0 has gone, which keeps the store, and has told
         return False
     with suppress(Exception):  # the store by which the ranks would have found each other
@@ -252,8 +259,8 @@ def _store() -> dist.Store | None:
 
 def _who_failed(error: BaseException) -> PeerFailureError:
     """Hold a roll call, and return what to raise: whoever neither answers nor has left word is gone."""
-    if _verdicts:  # another rank has held one
-        return _failure(_verdicts[-1])
+    if _run() in _verdicts:  # another rank has held one
+        return _failure(_verdicts[_run()])
     if _store() is None:  # there are no others
         return PeerFailureError(f"{error}; resume from the last checkpoint")
     found: list[PeerFailureError] = []
@@ -286,8 +293,8 @@ def _call_roll(error: BaseException) -> PeerFailureError:
                     missing.discard(other)
             time.sleep(0.05)
     except Exception:
-        if _verdicts:
-            return _failure(_verdicts[-1])
+        if _run() in _verdicts:
+            return _failure(_verdicts[_run()])
         said = f"rank 0 has gone, and with it the store through which ranks find each other ({error}); {cure}"
         return PeerFailureError(said)
     finally:

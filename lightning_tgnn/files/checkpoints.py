@@ -41,12 +41,15 @@ _RUN, _RUNS = "lightning_tgnn.run", "lightning_tgnn.runs"
 _NAME = re.compile("[0-9a-f]{64}")
 _names = [secrets.token_hex()]
 """A secret name of this process, which its checkpoints hold; then the names in checkpoints that it has read."""
+_OPTIONAL = ("callbacks", "loops", "hyper_parameters", "datamodule_hyper_parameters")
+"""What may be None."""
 _KINDS: dict[str, type] = {
-    **dict.fromkeys(("state_dict", "callbacks", "loops", "hyper_parameters", "datamodule_hyper_parameters"), Mapping),
+    "state_dict": Mapping,
+    **dict.fromkeys(_OPTIONAL, Mapping),
     **dict.fromkeys(("optimizer_states", "lr_schedulers", _RUNS), list),
     "pytorch-lightning_version": str,
 }
-"""What a checkpoint of Lightning holds under its own names, or None; Lightning does not look."""
+"""What a checkpoint of Lightning holds under its own names; Lightning does not look."""
 ALL_PARTS, NO_PARTS = slice(None), slice(0)
 """Which parts of a folder `WholeCheckpointIO.open_checkpoint` compares with their checksums."""
 
@@ -213,7 +216,8 @@ class RunCheckpointIO(WholeCheckpointIO):
             cure = "give one that a Trainer has saved"
             raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
         for name, expected in _KINDS.items():
-            if not isinstance(held.get(name), expected | None):
+            is_there = name in held and not (held[name] is None and name in _OPTIONAL)
+            if is_there and not isinstance(held[name], expected):
                 received, cure = f"{type(held[name]).__name__} as {name!r}", "give one that was written whole"
                 raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
         _names.extend(name for name in held.get(_RUNS) or () if _NAME.fullmatch(str(name)) and name not in _names)

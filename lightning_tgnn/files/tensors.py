@@ -14,7 +14,7 @@ from torch import Tensor
 
 _ARCHIVE = b"PK\x03\x04"
 _NESTED = (list, tuple, ValuesView)
-_DEPTH, _SHARED = 100, 1 << 20  # far beyond what a program saves on purpose
+_DEPTH, _SHARED = 100, 1 << 24  # far beyond what a program saves on purpose
 _IS_FOLDER = 0x10  # of a record's attributes, as DOS has them
 
 
@@ -64,7 +64,7 @@ def check_nesting(held: object, nbytes: int) -> None:
 
     Args:
         held: Plain values and tensors.
-        nbytes: In a file. Each value takes one or more there, and a million may be in several places.
+        nbytes: In a file. Each value takes one or more there, and sixteen million may be in several places.
 
     Raises:
         ValueError: Values are nested too deeply, or there are too many of them.

@@ -27,7 +27,7 @@ class Unreachable:
 @pytest.mark.timeout(30)
 def test_a_store_that_does_not_answer_is_not_waited_for():
     store = Unreachable()
-    replaced = {"_store": lambda: store, "_ROLL_CALL_SECONDS": 0.1, "_verdicts": []}
+    replaced = {"_store": lambda: store, "_ROLL_CALL_SECONDS": 0.1, "_verdicts": {}}
     ranks = {"get_rank": lambda: 1, "get_world_size": lambda: 2}
     with (
         mock.patch.multiple(failure, **replaced),

@@ -56,7 +56,7 @@ def test_what_is_written_while_a_store_does_not_answer_is_not_lost(kept, capfd, 
 @pytest.mark.timeout(60)
 def test_what_a_rank_says_of_an_earlier_run_is_not_heard_in_a_later_one(kept, monkeypatch):
     store, _ = kept
-    replaced = {"_store": lambda: store, "_ANSWER_SECONDS": 0.05, "_verdicts": [], "_under_way": []}
+    replaced = {"_store": lambda: store, "_ANSWER_SECONDS": 0.05, "_verdicts": {}, "_under_way": []}
     for name, value in replaced.items():
         monkeypatch.setattr(failure, name, value)
     first = failure.Attendance(1)
@@ -68,8 +68,8 @@ def test_what_a_rank_says_of_an_earlier_run_is_not_heard_in_a_later_one(kept, mo
     store.set(late, "rank 0 has failed with an error of the first run")
     second._thread.join(10 * failure._ANSWER_SECONDS)
     assert second._thread.is_alive()
-    assert failure._verdicts == []
+    assert failure._verdicts == {}
     store.set(failure._key("verdict"), "rank 0 has failed with an error of this run")
     second._thread.join(100 * failure._ANSWER_SECONDS)
-    assert failure._verdicts == ["rank 0 has failed with an error of this run"]
+    assert [*failure._verdicts.values()] == ["rank 0 has failed with an error of this run"]
     second.end()

@@ -382,11 +382,19 @@ def test_a_resumed_run_removes_no_checkpoint_of_another_run_in_its_folder(tmp_pa
 
 
 def test_values_that_are_in_many_places_are_read_and_none_of_lightnings_names_is_needed(tmp_path):
-    columns = [f"column {number}" for number in range(200)]
+    columns = [f"column {number}" for number in range(5000)]
     held = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "callbacks": None, "loops": None}
     held["hyper_parameters"] = {"columns": {f"node {number}": columns for number in range(300)}}
     RunCheckpointIO().save_checkpoint(held, tmp_path / "shared.ckpt")
     assert RunCheckpointIO().load_checkpoint(tmp_path / "shared.ckpt")["hyper_parameters"] == held["hyper_parameters"]
+
+
+@pytest.mark.parametrize("name", ["pytorch-lightning_version", "state_dict", "optimizer_states", "lr_schedulers"])
+def test_none_in_the_place_of_what_lightning_reads_is_refused(tmp_path, name):
+    held = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "optimizer_states": [], "lr_schedulers": []}
+    RunCheckpointIO().save_checkpoint({**held, name: None}, tmp_path / "none.ckpt")
+    with pytest.raises(CheckpointError, match=f"none.ckpt must be a checkpoint of a run, got \"NoneType as '{name}'\""):
+        RunCheckpointIO().load_checkpoint(tmp_path / "none.ckpt")
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
-from tests.multiprocess.ranks import free_port
+from lightning_tgnn import SvenStrategy
+from lightning_tgnn.strategies.processes.signals import Termination, deaf_to_interrupts
+from tests.multiprocess.ranks import free_port, run_ranks
+from tests.multiprocess.training import as_torchrun, build, fit
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -228,3 +233,63 @@ def test_a_rank_that_is_lost_does_not_take_the_first_with_it_unheard(how, cause,
     assert cause in ran.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "other").read_text()), 0)
+
+
+class Pressed(Callback):
+    """Ctrl-C for the second rank alone, once."""
+
+    def __init__(self, step=None, *, at_end=False, inner=None):
+        self.step, self.at_end, self.inner = step, at_end, inner
+
+    def press(self, trainer):
+        if trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        if self.inner is not None:
+            self.inner()
+
+    def on_train_batch_end(self, trainer, *others):
+        if trainer.global_step == self.step:
+            self.press(trainer)
+
+    def on_train_epoch_end(self, trainer, module):
+        if self.at_end and trainer.current_epoch == trainer.max_epochs - 1:
+            self.press(trainer)
+
+
+def pressed_runs(rank, ranks):
+    as_torchrun(rank, ranks)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def run(*callbacks):
+        return fit(*build("tgn", 40), SvenStrategy(partition="interval"), ranks, callbacks=callbacks, epochs=2)
+
+    heard, steps = [], len(run()["losses"])
+    signal.signal(signal.SIGINT, lambda *given: heard.append(rank))
+    cases = [Pressed(1), Pressed(steps), Pressed(at_end=True), Pressed(1, inner=run)]
+    found = []
+    for case in cases:
+        heard.clear()
+        run(case)
+        found.append(len(heard))
+    if rank == 1:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a rank does not end by, but passes on
+    heard.clear()
+    run(Pressed(1))
+    found.append(len(heard))
+    return found
+
+
+@pytest.mark.usefixtures("hears_interrupts")
+def test_a_first_rank_that_ignores_its_own_ctrl_c_ends_by_another_ones():
+    note = Termination.__new__(Termination)
+    for is_first, expected in ((True, pytest.raises(KeyboardInterrupt)), (False, nullcontext())):
+        note._trainer = SimpleNamespace(is_global_zero=is_first)
+        with deaf_to_interrupts(), expected:
+            note._pass_on(True)
+
+
+@pytest.mark.timeout(120)
+def test_the_first_rank_hears_ctrl_c_for_another_once_wherever_it_comes():
+    first, second = run_ranks(pressed_runs, 2, timeout=100)
+    assert first == [1, 1, 1, 1, 1]
+    assert second == [0, 0, 0, 0, 0]

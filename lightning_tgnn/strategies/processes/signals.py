@@ -86,7 +86,7 @@ class Termination:
             self._requeue.save()
 
     def _compare(self) -> None:
-        notes = [int(self._told), int(self._requeue.take_note()), int(_pressed.is_set())]
+        notes = [int(self._told), int(self._requeue.take_note()), int(_take_press())]
         own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
@@ -97,27 +97,34 @@ class Termination:
                 work.wait()
         ends, is_due, is_pressed = told.tolist()
         self._is_due = self._is_due or bool(is_due)
-        if is_pressed:
-            _pressed.clear()
-            if self._trainer.is_global_zero:
-                signal.raise_signal(signal.SIGINT)  # which ends all, or does what the user's own handler does
+        self._pass_on(is_pressed)
         if ends:
             self._trainer._signal_connector.received_sigterm = True
             rank_zero_info(f"SIGTERM: all {self._trainer.world_size} ranks end after step {self._trainer.global_step}")
             raise SIGTERMException
 
+    def _pass_on(self, is_pressed: bool | int) -> None:
+        """Have the first rank do at Ctrl-C for another one what it does at its own."""
+        if is_pressed and self._trainer.is_global_zero:
+            if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of one in the background of a shell
+                raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+
     def settle(self) -> None:
-        """Save once a fit has trained its last, if any rank has heard the signal since; all ranks have to call it."""
+        """Do at the end of a fit what any rank has been told since it trained its last; all ranks have to call it."""
         last, self._compared = self._compared, None
         if last is not None and last[1] is not None:
             last[1].wait()
         is_due = self._requeue.take_note() or self._is_due or (last is not None and bool(last[0][1]))
-        told = torch.tensor([int(is_due and not self._has_requeued)], device=self._device)
+        is_pressed = _take_press() or (last is not None and bool(last[0][2]))
+        told = torch.tensor([int(is_due and not self._has_requeued), int(is_pressed)], device=self._device)
         with peer_failure("comparison of ranks at the end of a fit"):
             dist.all_reduce(told, dist.ReduceOp.MAX)
-        if told.item():
+        is_due, is_pressed = told.bool().tolist()
+        if is_due:
             self._has_requeued = True
             self._requeue.save()
+        self._pass_on(is_pressed)
 
     def compare_in_evaluation(self) -> None:
         """End the run after some batches of an evaluation: they are many, and short. None is a moment to save at."""
@@ -280,14 +287,21 @@ def ignore_interrupts() -> Handler | None:
     return signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _take_press() -> bool:
+    """Return whether Ctrl-C was pressed for this rank since the last time."""
+    is_pressed = _pressed.is_set()
+    if is_pressed:
+        _pressed.clear()
+    return is_pressed
+
+
 def pass_on_interrupts() -> Handler | None:
     """Have the first rank hear Ctrl-C in place of this one, and return what `restore_interrupts` needs.
 
     A rank that ignores it, as one in the background of a shell does, goes on doing so.
     """
-    _pressed.clear()
     before = ignore_interrupts()
-    if callable(before):
+    if before is not None and before != signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda signum, frame: _pressed.set())
     return before
 
