@@ -11,7 +11,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_path, refusal
+from lightning_tgnn.algorithms.schedules import DataParallel, ShuffledBatches
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_bool, check_path, refusal
 from lightning_tgnn.files.static_memory import (
     CURE,
     FORMAT,
@@ -24,7 +25,7 @@ from lightning_tgnn.files.tensors import says_format
 from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
-from lightning_tgnn.types import KnownData, SplitStreamData, StreamInfo, datamodule_of
+from lightning_tgnn.types import KnownData, ScheduledLoader, SplitStreamData, StreamInfo, datamodule_of
 
 _GO_ON = "give that, or run fit without a checkpoint to train anew"
 
@@ -128,14 +129,20 @@ class StaticPretraining(pl.Callback):
 
     Args:
         path: Where the file is written; a file of an earlier pretraining is replaced.
+        shuffle: Train batches in random order, another one in each epoch, as the paper does: without node memory they
+            may come in any order. False trains them in the order of time. None is True, but for models whose embeddings
+            read the times of the nodes' latest events, such as JODIE.
 
     Raises:
-        InvalidArgumentError: ``path`` is no path. At the start of the fit: no file can be written there, or something
-            else would be replaced, the Trainer validates, or the task has no static node memory.
+        InvalidArgumentError: An argument has a value that cannot work. At the start of the fit: no file can be written
+            there, or something else would be replaced, the Trainer validates, the task has no static node memory, or
+            ``shuffle`` is True with a model or a strategy that needs the order of time.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, shuffle: bool | None = None) -> None:
         self.path = check_path("path", path)
+        check_bool("shuffle", shuffle, usual=None)
+        self.shuffle = shuffle
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -163,7 +170,24 @@ class StaticPretraining(pl.Callback):
         pl_module.model.in_pretraining = True
 
     @override
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        loader: object = trainer.train_dataloader
+        if self.shuffle is False or not isinstance(loader, ScheduledLoader):
+            return
+        assert isinstance(pl_module.model, WithoutMemory)
+        if pl_module.model.keeps_order or type(loader.schedule) is not DataParallel:
+            if self.shuffle:
+                requirement = "False with a model that reads when nodes had events, and with batches in turn"
+                cure = "leave it out"
+                raise InvalidArgumentError(refusal("StaticPretraining(shuffle=...)", requirement, True, cure))
+            return
+        loader.schedule = ShuffledBatches(loader.schedule.split_batch)
+
+    @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        loader: object = trainer.train_dataloader
+        if isinstance(loader, ScheduledLoader) and isinstance(loader.schedule, ShuffledBatches):
+            loader.schedule = DataParallel(loader.schedule.split_batch)
         if isinstance(pl_module.model, WithoutMemory):
             pl_module.model.in_pretraining = False
 

@@ -150,7 +150,13 @@ class Schedule(PlannedPart, ABC):
 
 @runtime_checkable
 class ScheduledLoader(Protocol):
-    """A loader whose batches a schedule can deal out to ranks."""
+    """A loader whose batches a schedule can deal out to ranks.
+
+    Attributes:
+        schedule: That deals them out.
+    """
+
+    schedule: Schedule
 
     def follow(
         self,

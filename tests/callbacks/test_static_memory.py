@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -94,6 +95,37 @@ def test_the_table_learns_without_node_memory_from_training_alone(tmp_path):
     assert torch.equal(files[0].rows, files[1].rows), "other events of validation and test change nothing"
     assert files[0].fingerprint != files[1].fingerprint
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["0.pt", "1.pt"]
+
+
+class Played(pl.Callback):
+    """Keeps the first event of every batch."""
+
+    def __init__(self):
+        self.starts = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.starts.append(int(batch.events[0]))
+
+
+@pytest.mark.parametrize(
+    ("model", "shuffle", "is_random"), [("tgn", None, True), ("tgn", False, False), ("jodie", None, False)]
+)
+def test_batches_are_pretrained_in_random_order_where_the_model_allows_it(model, shuffle, is_random, tmp_path):
+    data, note = data_module(stream()), Played()
+    callbacks = [StaticPretraining(tmp_path / "rows.pt", shuffle=shuffle), note]
+    trainer(callbacks=callbacks, limit_val_batches=0, max_epochs=2).fit(task(model), datamodule=data)
+    half = len(note.starts) // 2
+    epochs = note.starts[:half], note.starts[half:]
+    assert all((sorted(starts) != starts) == is_random for starts in epochs)
+    assert (epochs[0] != epochs[1]) == is_random
+    assert sorted(epochs[0]) == sorted(epochs[1])
+
+
+def test_a_random_order_is_refused_where_embeddings_read_the_time_of_the_latest_event(tmp_path):
+    callbacks = [StaticPretraining(tmp_path / "rows.pt", shuffle=True)]
+    with pytest.raises(InvalidArgumentError, match=r"StaticPretraining\(shuffle=...\) must be False with a model that"):
+        trainer(callbacks=callbacks, limit_val_batches=0).fit(task("jodie"), datamodule=data_module(stream()))
+    assert not (tmp_path / "rows.pt").exists()
 
 
 @pytest.mark.parametrize("model", ["jodie", "apan"])

@@ -82,6 +82,8 @@ class PretrainingCommand(TGNNCommand):
         help_ = "Where the file is put; None takes the path of the recipe's StaticMemory."
         parser.add_argument("--output", type=str | None, default=None, help=help_)
         parser.add_argument("--epochs", type=int, default=10, help="Over the training split.")
+        help_ = "Batches in random order, in the order of time (false), or as the model allows (None)."
+        parser.add_argument("--shuffle", type=bool | None, default=None, help=help_)
         for name, kind in _OF_RUNS.items():
             parser.add_argument(f"--{name}", type=kind | None, default=None, help=SUPPRESS)
 
@@ -101,7 +103,7 @@ class PretrainingCommand(TGNNCommand):
         """Put the settings of pretraining in the place of those of the run that comes later."""
         chosen = self.config["fit"]
         check_int("--epochs", chosen["epochs"], minimum=1, cure="10 is usual, 1 on a long stream")
-        self._path = _output(chosen)
+        self._path, self._shuffle = _output(chosen), chosen["shuffle"]
         self._epochs = chosen["epochs"]
         for name, value in {**_OF_PRETRAINING, "max_epochs": self._epochs}.items():
             chosen["trainer"][name] = value
@@ -110,7 +112,7 @@ class PretrainingCommand(TGNNCommand):
     def instantiate_trainer(self, **kwargs: object) -> pl.Trainer:
         """Return the Trainer that pretrains."""
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.append(StaticPretraining(self._path))  # type: ignore[attr-defined]
+        trainer.callbacks.append(StaticPretraining(self._path, shuffle=self._shuffle))  # type: ignore[attr-defined]
         return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:

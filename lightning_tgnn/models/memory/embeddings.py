@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +18,14 @@ _ROOTS_PER_PIECE = 4096
 
 
 class Embedding(nn.Module):
-    """Turns node states into embeddings of the roots. Subclasses define `forward`."""
+    """Turns node states into embeddings of the roots. Subclasses define `forward`.
+
+    Attributes:
+        reads_memory_time: Whether embeddings depend on the times of the nodes' latest events.
+    """
 
     sampled_roots: SampledRoots = "none"
+    reads_memory_time: ClassVar[bool] = False
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
         """Return the embeddings of the roots.
@@ -132,6 +139,7 @@ class TimeProjection(Embedding):
         sampled_roots: Whose neighbours receive mails, see `EventBatch`.
     """
 
+    reads_memory_time: ClassVar[bool] = True
     unit: Tensor
 
     def __init__(

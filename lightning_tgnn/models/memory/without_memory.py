@@ -44,6 +44,11 @@ class WithoutMemory(MemoryModel):
             if part is not None:
                 part.requires_grad_(False)
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether events have to come in the order of time: embeddings read when a node had its latest one."""
+        return self.model.embedding.reads_memory_time
+
     def update_memory(self, rows: StateRows) -> Tensor:
         """Return the memory as it is, zeros."""
         return rows.memory
