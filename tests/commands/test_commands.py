@@ -31,6 +31,7 @@ from tests.data.example_streams import random_store
 from tests.multiprocess.ranks import Started
 
 RANKS = 3
+DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 
 
 def stream(folder, seed=0):
@@ -379,3 +380,13 @@ def test_bench_says_which_rounds_overlap(rounds, alike, capsys):
     printed = capsys.readouterr().out
     said = f"rounds overlap: sven is not distinguishable from {alike} here; take auto-state"
     assert printed.startswith(said) if alike else not printed
+
+
+@pytest.mark.skipif(not (DATA / "CollegeMsg.txt.gz").exists(), reason="needs CollegeMsg.txt.gz in LIGHTNING_TGNN_DATA")
+def test_on_batches_that_it_has_not_seen_reflexbicut_is_better_balanced_than_range(tmp_path):
+    words = [f"--source={DATA / 'CollegeMsg.txt.gz'}", "--ranks=8", "--batch_size=150", f"--output={tmp_path}"]
+    main(["partition", *words, "--methods=range,interval,reflexbicut"])
+    methods = json.loads((tmp_path / "partition.json").read_text())["methods"]
+    by_range, interval, ours = (methods[name]["maximum"] for name in ("range", "interval", "reflexbicut"))
+    assert ours < 0.85 * by_range
+    assert ours < 1.02 * interval  # who needs a node is chance here, so there is next to nothing to gain
