@@ -1,7 +1,9 @@
 """Single-device modules and their layers."""
 
-from lightning_tgnn.models.graphs.gat import GAT
+from lightning_tgnn.models.graphs.gat import GAT, GATv2
 from lightning_tgnn.models.graphs.gcn import GCN
+from lightning_tgnn.models.graphs.gin import GIN
+from lightning_tgnn.models.graphs.sage import GraphSAGE
 from lightning_tgnn.models.memory.heads import EventClassifier, LinkPredictor
 from lightning_tgnn.models.memory.memory_model import MemoryModel
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
@@ -19,13 +21,16 @@ from lightning_tgnn.types import UpdatedRows
 __all__ = [
     "GAT",
     "GCN",
+    "GIN",
     "MODEL_NAMES",
     "RECURRENT_MODELS",
     "TGCN",
     "WDGCN",
     "EventClassifier",
     "EvolveGCN",
+    "GATv2",
     "GraphConvolution",
+    "GraphSAGE",
     "LinkPredictor",
     "Mails",
     "MemoryModel",

@@ -22,7 +22,7 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1
-from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
 from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
@@ -44,7 +44,9 @@ from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.tasks.same_graph import check_same_graph
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
-GRAPH_MODELS = ("gcn", "gat")
+_ATTENTION = {"gat": GAT, "gatv2": GATv2}
+_OTHERS = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
+GRAPH_MODELS = ("gcn", "gat", "gatv2", "sage", "gin")
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
@@ -61,12 +63,13 @@ class NodeClassification(OptimizedTask):
     For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
     Args:
-        model: ``"gcn"``, ``"gat"``, or what builds a module for a `GraphInfo`, for example its class. The module takes
-            a `Subgraph` and a `ReplicaSum` and returns logits, float32 [n, C], the same at every replica of a vertex.
-            The next five arguments configure the built-in models. Leave them out with a model of your own.
+        model: ``"gcn"``, ``"gat"``, ``"gatv2"``, ``"sage"``, ``"gin"``, or what builds a module for a `GraphInfo`, for
+            example its class. The module takes a `Subgraph` and a `ReplicaSum` and returns logits, float32 [n, C], the
+            same at every replica of a vertex. The next five arguments configure the built-in models. Leave them out
+            with a model of your own.
         hidden_dim: Width of the layers in between.
         num_layers: At least 1.
-        heads: Attention heads of a GAT; has to divide ``hidden_dim``.
+        heads: Attention heads of a GAT or GATv2; has to divide ``hidden_dim``.
         dropout: Rate before every layer, in [0, 1).
         layer_norm: Normalise each vertex between layers.
 
@@ -109,7 +112,7 @@ class NodeClassification(OptimizedTask):
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
         check_int("heads", heads, minimum=1, cure="4 is usual")
-        if model == "gat" and hidden_dim % heads:
+        if model in _ATTENTION and hidden_dim % heads:
             raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_bool("layer_norm", layer_norm, usual=False)
@@ -180,9 +183,9 @@ class NodeClassification(OptimizedTask):
         chosen = self.hparams
         sizes = (info.feature_dim, chosen["hidden_dim"], info.num_classes, chosen["num_layers"])
         dropout, norm = chosen["dropout"], chosen["layer_norm"]
-        if chosen["model"] == "gcn":
-            return GCN(*sizes, dropout, layer_norm=norm)
-        return GAT(*sizes, chosen["heads"], dropout, layer_norm=norm)
+        if chosen["model"] in _ATTENTION:
+            return _ATTENTION[chosen["model"]](*sizes, chosen["heads"], dropout, layer_norm=norm)
+        return _OTHERS[chosen["model"]](*sizes, dropout, layer_norm=norm)
 
     def forward(self, subgraph: Subgraph) -> Tensor:
         """Return logits, float32 [n, C].

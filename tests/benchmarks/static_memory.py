@@ -44,8 +44,8 @@ class Curve(Callback):
         self.ap.append(round(float(trainer.callback_metrics["val/ap"]), 4))
 
 
-def data(source, seed, negatives):
-    settings = {"synthetic": IDENTITY | {"seed": seed}} if source == "synthetic" else {}
+def data(source, seed, negatives, synthetic):
+    settings = {"synthetic": synthetic | {"seed": seed}} if source == "synthetic" else {}
     return TemporalDataModule(
         source, batch_size=200, num_eval_negatives=negatives, seed=seed, num_workers=0, **settings
     )
@@ -62,7 +62,7 @@ def pretrain(source, seed, options, path):
     trainer = pl.Trainer(
         max_epochs=options.pretraining, limit_val_batches=0, enable_checkpointing=False, callbacks=callbacks, **QUIET
     )
-    trainer.fit(task("frozen", options.width), datamodule=data(source, seed, 1))
+    trainer.fit(task("frozen", options.width), datamodule=data(source, seed, 1, options.synthetic))
     return perf_counter() - begin
 
 
@@ -74,9 +74,10 @@ def measured(source, seed, kind, options, path, folder):
         callbacks.append(StaticMemory(path, trained=kind == "trained on"))
     trainer = pl.Trainer(max_epochs=options.epochs, num_sanity_val_steps=0, callbacks=callbacks, **QUIET)
     begin, module = perf_counter(), task(kind, options.width)
-    trainer.fit(module, datamodule=data(source, seed, 1))
+    trainer.fit(module, datamodule=data(source, seed, 1, options.synthetic))
     seconds = perf_counter() - begin
-    (figures,) = trainer.test(module, datamodule=data(source, seed, 49), ckpt_path=best.best_model_path, verbose=False)
+    judged = data(source, seed, 49, options.synthetic)
+    (figures,) = trainer.test(module, datamodule=judged, ckpt_path=best.best_model_path, verbose=False)
     near = next(epoch for epoch, ap in enumerate(curve.ap, 1) if ap >= NEAR * max(curve.ap))
     return {
         "source": Path(source).name,
@@ -97,6 +98,7 @@ def main():
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--pretraining", type=int, default=10, help="epochs")
+    parser.add_argument("--synthetic", type=json.loads, default=IDENTITY, help="settings of the stream, as JSON")
     parser.add_argument("--width", type=int, default=100)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")

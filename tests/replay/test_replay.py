@@ -44,6 +44,7 @@ from lightning_tgnn.strategies.parts import (
     WholeStep,
     snapshot_memory,
 )
+from lightning_tgnn.tasks.node_classification import GRAPH_MODELS
 from tests.multiprocess import snapshots
 from tests.multiprocess import test_cdfgnn as graphs
 from tests.multiprocess import training as streams
@@ -140,7 +141,7 @@ class Case:
 
     @property
     def is_graph(self):
-        return self.model in ("gcn", "gat")
+        return self.model in GRAPH_MODELS
 
     @property
     def is_snapshots(self):
@@ -400,6 +401,9 @@ CASES += [
     Case("cdfgnn", "gat", cdfgnn(), TWO, (1, 2)),
     Case("cdfgnn exact", "gcn", cdfgnn(**EXACT[0]), TWO, (2, 3)),
     Case("cdfgnn exact", "gat", cdfgnn(**EXACT[1]), TWO, (4,), True),
+    *(Case("cdfgnn exact", model, cdfgnn(**EXACT[0]), {}, (3,)) for model in ("gatv2", "sage", "gin")),
+    *(Case("cdfgnn two hosts", model, cdfgnn(threshold=0.0, bits=16), TWO, (4,), True) for model in ("sage", "gin")),
+    *(Case("cdfgnn halo", model, cdfgnn(halo=True, **EXACT[1]), TWO, (2,)) for model in ("gatv2", "sage", "gin")),
     Case("cdfgnn two hosts", "gat", cdfgnn(threshold=0.0, bits=16), TWO, (4,), True),
     Case("cdfgnn three layers", "gcn", cdfgnn(threshold=0.2, bits=4), {}, (2, 4)),
     Case("cdfgnn plain bits", "gcn", cdfgnn(threshold=0.05, bits=None), TWO, (3,)),

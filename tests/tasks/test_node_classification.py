@@ -18,6 +18,7 @@ from lightning_tgnn import (
 )
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.data import Graph
+from lightning_tgnn.tasks.node_classification import GRAPH_MODELS
 from tests.data.example_graphs import parts
 
 pytestmark = pytest.mark.usefixtures("in_own_group")
@@ -33,11 +34,11 @@ def trainer(**options):
     return pl.Trainer(**(QUIET | {"max_epochs": 30, "enable_checkpointing": False} | options))
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat"])
+@pytest.mark.parametrize("model", GRAPH_MODELS)
 def test_it_learns(model):
     torch.manual_seed(0)
     task = NodeClassification(model, hidden_dim=16, dropout=0.2)
-    runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()])
+    runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()], max_epochs=80)
     runner.fit(task, datamodule=data())
     assert runner.callback_metrics["train/accuracy"] > 0.9
     (figures,) = runner.test(task, datamodule=data(), verbose=False)
@@ -73,7 +74,10 @@ def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "sage"}, "model must be what builds a module, or one of 'gat', 'gcn', got 'sage'"),
+        (
+            {"model": "sgae"},
+            "model must be what builds a module, or one of 'gat', 'gatv2', 'gcn', 'gin', 'sa",
+        ),
         ({"model": torch.nn.Linear(2, 2)}, "model must be what builds a module, or .*, got 'Linear'; .*lambda info"),
         ({"model": "gat", "hidden_dim": 10, "heads": 4}, "heads must be a divisor of hidden_dim=10, got 4"),
         (

@@ -1,15 +1,17 @@
-"""GAT on a subgraph (Velickovic et al., ICLR 2018)."""
+"""GAT (Velickovic et al., ICLR 2018) and GATv2 (Brody et al., ICLR 2022) on a subgraph."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import leaky_relu
+from torch.nn.functional import elu, leaky_relu
+from typing_extensions import override
 
-from lightning_tgnn.models.graphs.kept_sum import whole
-from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
+from lightning_tgnn.models.graphs.layer_stack import LayerStack
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
+from lightning_tgnn.types import ReplicaSum, SparseRows
 
 # The softmax over the edges into a vertex runs over several ranks. Its numerator and denominator are sums, but the
 # usual shift by the greatest logit would change from step to step under cached sums; so logits are bounded instead.
@@ -44,29 +46,25 @@ class GATLayer(nn.Module):
         if values.shape[1] >= self.head_dim:
             rows = self.weight(values).view(-1, self.heads, self.head_dim)
             source, destination = ((rows * of).sum(-1) for of in (self.of_source, self.of_destination))
-            attended = self._attended(rows, source, destination, edges, replicas)
+            attended = self._attended(rows, _logits(source, destination, edges), edges, replicas)
         else:
             weights = self.weight.weight.view(self.heads, self.head_dim, -1)
             rows = values.unsqueeze(1).expand(-1, self.heads, -1)
             folded = (torch.einsum("hd,hdi->ih", of, weights) for of in (self.of_source, self.of_destination))
             source, destination = (values @ of for of in folded)
-            means = self._attended(rows, source, destination, edges, replicas)
+            means = self._attended(rows, _logits(source, destination, edges), edges, replicas)
             attended = torch.einsum("nhi,hdi->nhd", means, weights)
         return attended.flatten(1) + self.bias
 
-    def _attended(
-        self, rows: Tensor, source: Tensor, destination: Tensor, edges: SparseRows, replicas: ReplicaSum
-    ) -> Tensor:
+    def _attended(self, rows: Tensor, logits: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
         """Return the means of neighbours' rows by the strength of attention, float32 [n, heads, width].
 
         Args:
             rows: [n, heads, width].
-            source: Of each logit the part of the edge's source, [n, heads].
-            destination: The part of its destination, [n, heads].
+            logits: Of every edge, [e, heads].
             edges: Of the subgraph.
             replicas: Adds up over replicas.
         """
-        logits = leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
         strength = logits.clamp(-_GREATEST_LOGIT, _GREATEST_LOGIT).exp()
         width, ones = rows.shape[2], torch.ones_like(rows[:, 0, :1])
         sums = []
@@ -81,7 +79,43 @@ class GATLayer(nn.Module):
         return totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))
 
 
-class GAT(nn.Module):
+def _logits(source: Tensor, destination: Tensor, edges: SparseRows) -> Tensor:
+    """Return the logits [e, heads] of edges, given the part of their source and of their destination, [n, heads]."""
+    return leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
+
+
+class GATv2Layer(GATLayer):
+    """Attention whose ranking of neighbours depends on the vertex that attends (Brody and others, ICLR 2022).
+
+    Sources and destinations have weights of their own. Logits are clamped to [-60, 60].
+
+    Args:
+        in_dim: Width of what comes in.
+        head_dim: Width of a head.
+        heads: Number of heads.
+        key: Names the layer's sum over replicas.
+    """
+
+    def __init__(self, in_dim: int, head_dim: int, heads: int, key: str) -> None:
+        super().__init__(in_dim, head_dim, heads, key)
+        del self.of_source, self.of_destination
+        self.weight_destination = nn.Linear(in_dim, heads * head_dim, bias=False)
+        self.attention = nn.Parameter(torch.empty(heads, head_dim))
+        for parameter in (self.weight_destination.weight, self.attention):
+            nn.init.xavier_uniform_(parameter)
+
+    @override
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
+        """Return float32 [n, heads * head_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+        rows, attending = (
+            weight(of).view(-1, self.heads, self.head_dim)
+            for weight, of in ((self.weight, values), (self.weight_destination, values[: len(edges.starts) - 1]))
+        )
+        logits = (leaky_relu(rows[edges.columns] + attending[edges.rows], 0.2) * self.attention).sum(-1)
+        return self._attended(rows, logits, edges, replicas).flatten(1) + self.bias
+
+
+class GAT(LayerStack):
     """GAT layers; between them ELU, LayerNorm where asked for, and dropout. The last one has a single head.
 
     Every sum depends on weights, so none can be kept. But if a subgraph has a halo, the first layer exchanges nothing.
@@ -96,6 +130,8 @@ class GAT(nn.Module):
         layer_norm: Normalise each vertex after every layer but the last.
     """
 
+    layer: ClassVar[type[GATLayer]] = GATLayer
+
     def __init__(
         self,
         in_dim: int,
@@ -107,23 +143,15 @@ class GAT(nn.Module):
         *,
         layer_norm: bool,
     ) -> None:
-        super().__init__()
         widths = [in_dim, *[hidden_dim] * (num_layers - 1)]
         layers = [
-            GATLayer(width, hidden_dim // heads, heads, f"layer {layer}") for layer, width in enumerate(widths[:-1])
+            self.layer(width, hidden_dim // heads, heads, f"layer {number}") for number, width in enumerate(widths[:-1])
         ]
-        self.layers = nn.ModuleList([*layers, GATLayer(widths[-1], out_dim, 1, f"layer {num_layers - 1}")])
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden_dim) if layer_norm else nn.Identity() for _ in layers)
-        self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
+        layers.append(self.layer(widths[-1], out_dim, 1, f"layer {num_layers - 1}"))
+        super().__init__(layers, hidden_dim, dropout, elu, layer_norm=layer_norm)
 
-    def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
-        """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden, halo = subgraph.features, subgraph.halo
-        for number, layer in enumerate(self.layers):
-            if number == 0 and halo is not None:
-                hidden = layer(self.dropouts[0](halo.features, subgraph, halo.nodes), halo.edges, whole)
-            else:
-                hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
-            if number < len(self.norms):
-                hidden = nn.functional.elu(self.norms[number](hidden))
-        return hidden
+
+class GATv2(GAT):
+    """`GAT` with `GATv2Layer`; arguments as there."""
+
+    layer = GATv2Layer

@@ -10,7 +10,7 @@ import torch
 
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
-from lightning_tgnn.models import GAT, GCN
+from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
 from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.tasks.node_classification import alone
@@ -71,6 +71,91 @@ def test_gat_equals_a_softmax_over_the_edges_with_its_gradients(graph, part, hid
         if number == 0:
             values = torch.nn.functional.elu(values)
     assert_same(model(part, alone), values, model)
+
+
+@pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (8, 12), (4, 3)])
+@pytest.mark.parametrize("loops", [False, True])
+def test_sage_equals_means_by_dense_matrices_with_its_gradients(graph, hidden, classes, loops):
+    torch.manual_seed(0)
+    model = GraphSAGE(5, hidden, classes, 3, 0.0, layer_norm=True)
+    linked = dense(graph, torch.ones(len(graph.src))).fill_diagonal_(0)
+    values = graph.features
+    for number, layer in enumerate(model.layers):
+        mean = linked @ values / linked.sum(1, keepdim=True).clamp(min=1)
+        values = values @ layer.own.weight.T + layer.own.bias + mean @ layer.neighbor.weight.T
+        if number < 2:
+            values = torch.nn.functional.layer_norm(values, (hidden,), *model.norms[number].parameters()).relu()
+    assert_same(model(part_of(graph, loops), alone), values, model)
+
+
+@pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (8, 12), (4, 3)])
+@pytest.mark.parametrize("loops", [False, True])
+def test_gin_equals_sums_by_dense_matrices_with_its_gradients(graph, hidden, classes, loops):
+    torch.manual_seed(0)
+    model = GIN(5, hidden, classes, 2, 0.0, layer_norm=False)
+    linked = dense(graph, torch.ones(len(graph.src))).fill_diagonal_(0)
+    values = graph.features
+    for number, layer in enumerate(model.layers):
+        torch.nn.init.constant_(layer.eps, 0.3)
+        total = (1 + layer.eps) * values + linked @ values
+        values = (total @ layer.inner.weight.T + layer.bias).relu() @ layer.outer.weight.T + layer.outer.bias
+        values = values.relu() if number == 0 else values
+    assert_same(model(part_of(graph, loops), alone), values, model)
+
+
+def test_gatv2_equals_a_softmax_over_the_edges_with_its_gradients(graph, part):
+    torch.manual_seed(0)
+    model = GATv2(5, 8, 3, 2, 2, 0.0, layer_norm=False)
+    linked = dense(graph, torch.ones(len(graph.src))) > 0
+    values = graph.features
+    for number, layer in enumerate(model.layers):
+        rows, attending = (
+            (values @ weight.weight.T).view(30, layer.heads, layer.head_dim)
+            for weight in (layer.weight, layer.weight_destination)
+        )
+        heads = []
+        for head in range(layer.heads):
+            both = torch.nn.functional.leaky_relu(attending[:, None, head] + rows[None, :, head], 0.2)
+            logits = (both @ layer.attention[head]).masked_fill(~linked, -torch.inf)
+            heads.append(logits.softmax(1).nan_to_num(0.0) @ rows[:, head])
+        values = torch.cat(heads, dim=1) + layer.bias
+        values = torch.nn.functional.elu(values) if number == 0 else values
+    assert_same(model(part, alone), values, model)
+
+
+@pytest.mark.parametrize("name", ["sage", "gin", "gatv2"])
+def test_layers_are_those_of_pyg(graph, name):
+    from torch_geometric.nn import GATv2Conv, GINConv, SAGEConv
+
+    torch.manual_seed(0)
+    edges = torch.stack([graph.src, graph.dst]).long()
+    if name == "sage":
+        model, theirs = GraphSAGE(5, 8, 3, 1, 0.0, layer_norm=False), SAGEConv(5, 3)
+        weights = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "own.bias", "lin_r.weight": "own.weight"}
+    elif name == "gin":
+        inner = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3))
+        model, theirs = GIN(5, 8, 3, 1, 0.0, layer_norm=False), GINConv(inner, train_eps=True)
+        weights = {"nn.0.weight": "inner.weight", "nn.0.bias": "bias", "nn.2.weight": "outer.weight"}
+        weights |= {"nn.2.bias": "outer.bias", "eps": "eps"}
+    else:
+        model, theirs = GATv2(5, 8, 3, 1, 2, 0.0, layer_norm=False), GATv2Conv(5, 3, add_self_loops=False)
+        weights = {"lin_l.weight": "weight.weight", "lin_r.weight": "weight_destination.weight"}
+        weights |= {"bias": "bias"}
+    own = dict(model.layers[0].named_parameters())
+    held = {key: own[value] for key, value in weights.items()}
+    if name == "gatv2":
+        held |= {"att": own["attention"].unsqueeze(0)}
+    held |= {key: torch.zeros_like(value) for key, value in theirs.state_dict().items() if key not in held}
+    theirs.load_state_dict({key: value.reshape(theirs.state_dict()[key].shape) for key, value in held.items()})
+    if name != "gatv2":
+        edges = edges[:, edges[0] != edges[1]]
+    found = model(part_of(graph, False), alone)
+    torch.testing.assert_close(found, theirs(graph.features, edges), rtol=1e-4, atol=1e-5)
+
+
+def part_of(graph, loops):
+    other = graph.with_options(undirected=False, self_loops=loops)
+    return GraphLoader(CuttableGraph(other, partial(other.weights, "symmetric")), "train", 0).subgraph
 
 
 def assert_same(found, wanted, model):

@@ -1,0 +1,59 @@
+"""Layers on a subgraph, one after the other; the base of models that consist of such layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.models.graphs.kept_sum import whole
+from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
+from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
+
+
+class LayerStack(nn.Module):
+    """Layers; between them an activation, LayerNorm where asked for, and dropout.
+
+    If a subgraph has a halo, the first layer exchanges nothing.
+
+    Args:
+        layers: Each is called with values [m, width], edges from m vertices to the first n, and a `ReplicaSum`, and
+            returns [n, next width].
+        hidden_dim: Width between layers.
+        dropout: Rate, before every layer.
+        activation: Between layers.
+        layer_norm: Normalise each vertex after every layer but the last.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        hidden_dim: int,
+        dropout: float,
+        activation: Callable[[Tensor], Tensor],
+        *,
+        layer_norm: bool,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden_dim) if layer_norm else nn.Identity() for _ in layers[1:])
+        self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(len(layers)))
+        self._activation = activation
+
+    def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
+        """Return logits, float32 [n, C], the same at every replica of a vertex."""
+        hidden, halo = subgraph.features, subgraph.halo
+        for number, layer in enumerate(self.layers):
+            if number == 0 and halo is not None:
+                hidden = layer(self.dropouts[0](halo.features, subgraph, halo.nodes), halo.edges, whole)
+            else:
+                hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
+            if number < len(self.norms):
+                hidden = self._activation(self.norms[number](hidden))
+        return hidden
+
+
+def links(edges: SparseRows) -> Tensor:
+    """Return 1 for every edge between two vertices and 0 for a loop, float32 [e]."""
+    return (edges.columns != edges.rows).to(torch.float32)

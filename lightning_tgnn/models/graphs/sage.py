@@ -1,0 +1,61 @@
+"""GraphSAGE with means of all neighbours on a subgraph (Hamilton and others, NeurIPS 2017)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from lightning_tgnn.models.graphs.layer_stack import LayerStack, links
+from lightning_tgnn.models.graphs.sparse_product import sparse_product
+from lightning_tgnn.types import ReplicaSum, SparseRows
+
+
+class SAGELayer(nn.Module):
+    """``W h_i + V mean(h_j) + b`` over the neighbours j; a vertex is no neighbour of itself, whatever loops it has.
+
+    The narrower of ``h`` and ``V h`` is summed over neighbours. A vertex without a neighbour has a mean of 0.
+
+    Args:
+        in_dim: Width of what comes in.
+        out_dim: Width of the result.
+        key: Names the layer's sum over replicas.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, key: str) -> None:
+        super().__init__()
+        self.key = key
+        self.own = nn.Linear(in_dim, out_dim)
+        self.neighbor = nn.Linear(in_dim, out_dim, bias=False)
+
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
+        """Return float32 [n, out_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+        is_first = values.shape[1] <= self.own.out_features  # the sum, before the product
+        rows = values if is_first else self.neighbor(values)
+        # How many neighbours there are is one column more: a rank has some of them.
+        columns = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
+        total = replicas(sparse_product(edges, links(edges), columns), self.key, (rows.shape[1], 1))
+        mean = total[:, :-1] / total[:, -1:].clamp(min=1)
+        own = self.own(values[: len(edges.starts) - 1])
+        return own + (self.neighbor(mean) if is_first else mean)
+
+
+class GraphSAGE(LayerStack):
+    """GraphSAGE layers with means over all neighbours; between them ReLU, LayerNorm where asked for, and dropout.
+
+    Args:
+        in_dim: F.
+        hidden_dim: Width of the layers in between.
+        out_dim: C.
+        num_layers: At least 1.
+        dropout: Rate, before every layer.
+        layer_norm: Normalise each vertex after every layer but the last.
+    """
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, *, layer_norm: bool
+    ) -> None:
+        widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
+        layers = [SAGELayer(*both, f"layer {number}") for number, both in enumerate(pairwise(widths))]
+        super().__init__(layers, hidden_dim, dropout, torch.relu, layer_norm=layer_norm)
