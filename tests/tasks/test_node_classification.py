@@ -37,7 +37,7 @@ def trainer(**options):
 @pytest.mark.parametrize("model", GRAPH_MODELS)
 def test_it_learns(model):
     torch.manual_seed(0)
-    task = NodeClassification(model, hidden_dim=16, dropout=0.2)
+    task = NodeClassification(model, hidden_dim=16, dropout=0.2, layer_norm=model == "gin")  # whose sums grow
     runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()], max_epochs=80)
     runner.fit(task, datamodule=data())
     assert runner.callback_metrics["train/accuracy"] > 0.9
