@@ -155,7 +155,7 @@ class NodeClassification(OptimizedTask):
                 self.build(info)
             self.copy_for_averages()
             return
-        check_same_graph(self.info, info)
+        check_same_graph(self.info, info, may_have_grown=self.trainer.state.fn == "predict")
         if self.trainer.state.fn == "fit":
             self.info = info  # what its checkpoints are of from here on
 
@@ -266,7 +266,7 @@ class NodeClassification(OptimizedTask):
         metrics.reset()
 
     def predict_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
-        """Return vertices and the probability of each class, [t, C]."""
+        """Return vertices and the probability of each class, [t, C]; the graph may have grown since training."""
         return {"node": subgraph.nodes[subgraph.scored], "probability": self(subgraph)[subgraph.scored].softmax(-1)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -296,7 +296,8 @@ class NodeClassification(OptimizedTask):
         assert self.info is not None
         if self._trainer is None:  # from the processes of a fit, which have checked it
             self.info = replace(self.info, features=info.features)
-        check_same_graph(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
+        does = None if self._trainer is None else self.trainer.state.fn
+        check_same_graph(info, self.info, resumes=does == "fit", may_have_grown=does == "predict")
 
 
 def _measurable(decisions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

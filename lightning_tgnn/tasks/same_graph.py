@@ -39,13 +39,16 @@ def check_same_stream(saved: StreamInfo | None, current: StreamInfo | None, *, r
     raise CheckpointError(refusal(_WHAT, f"of this graph ({_describe(current)})", _describe(saved), cure))
 
 
-def check_same_graph(saved: GraphInfo | None, current: GraphInfo, *, resumes: bool = False) -> None:
+def check_same_graph(
+    saved: GraphInfo | None, current: GraphInfo, *, resumes: bool = False, may_have_grown: bool = False
+) -> None:
     """Refuse a model or checkpoint of another static graph; warn of other values of its features.
 
     Args:
         saved: The graph of the model or checkpoint; None if it is not known yet.
         current: The graph at hand.
         resumes: Whether a fit goes on with the checkpoint: then other values are refused, too.
+        may_have_grown: Whether other vertices and edges will do, as long as features and classes are as many.
 
     Raises:
         CheckpointError: The graphs differ.
@@ -53,6 +56,8 @@ def check_same_graph(saved: GraphInfo | None, current: GraphInfo, *, resumes: bo
     if saved is None:
         return
     cure = _CURE.format("graph")
+    if may_have_grown and (saved.feature_dim, saved.num_classes) == (current.feature_dim, current.num_classes):
+        return
     ours, theirs = replace(current, features=None), replace(saved, features=None)
     if ours != theirs:
         raise CheckpointError(refusal(_WHAT, f"of this graph ({ours})", theirs, cure))

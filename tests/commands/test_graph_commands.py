@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from lightning_tgnn import FullGraphDataModule, NodeClassification
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, cut_report
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
-from lightning_tgnn.checks import InvalidArgumentError
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.commands.shared.kinds import kind_of
 from lightning_tgnn.data import generate_graph, read_events
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
@@ -318,7 +319,10 @@ def test_help_is_that_of_the_kind(command, expected, capsys):
         (["bench", "--kind=graph", "--epochs=0"], r"epochs must be an integer of at least 1, got 0"),
         (["bench", "--kind=graph", "--warmup=3", "--epochs=3"], r"warmup must be less than epochs=3, got 3"),
         (["bench", "--kind=graph", "--rounds=0"], r"rounds must be an integer of at least 1, got 0"),
-        (["bench", "--kind=graph", "--model=tgn"], r"model must be what builds .*one of 'gat', 'gcn', got 'tgn'"),
+        (
+            ["bench", "--kind=graph", "--model=tgn"],
+            r"model must be what builds .*one of 'gat', 'gatv2', 'gcn', 'gin', 'sage', got 'tgn'",
+        ),
         (["bench", "--source=no.npz"], r"source must be a file or folder that is there, got 'no\.npz'"),
     ],
 )
@@ -349,3 +353,78 @@ def test_cuts_of_cora(tmp_path):
     assert (found["vertices"], found["edges"]) == (2708, 10556 + 2708)
     outer = {method: figures["outer"] for method, figures in found["methods"].items()}
     assert outer["hierarchical"] < outer["ebv"] < outer["random"]
+
+
+@pytest.fixture(scope="module")
+def trained_vertices(tmp_path_factory):
+    """A checkpoint of vertices' classes, its graph, and the probabilities of all vertices."""
+    folder = tmp_path_factory.mktemp("vertices")
+    source, quiet = npz(folder / "graph.npz"), {"accelerator": "cpu", "logger": False, "max_epochs": 3}
+    runner = pl.Trainer(**quiet, default_root_dir=folder, enable_progress_bar=False, enable_checkpointing=False)
+    data, task = FullGraphDataModule(source, self_loops=False), NodeClassification("sage", hidden_dim=8)
+    runner.fit(task, datamodule=data)
+    runner.save_checkpoint(folder / "trained.ckpt")
+    (answer,) = runner.predict(task, datamodule=data)
+    return SimpleNamespace(folder=folder, source=source, task=task, answer=answer, path=folder / "trained.ckpt")
+
+
+def grown(source, path, width=WIDTH, more=5):
+    """A graph with more vertices, which have edges to earlier ones, and perhaps another number of features."""
+    held = dict(np.load(source))
+    old, rng = len(held["label"]), np.random.default_rng(0)
+    new = np.arange(old, old + more)
+    held["edge_index"] = np.concatenate([held["edge_index"], np.stack([new, rng.integers(0, old, more)])], axis=1)
+    features = rng.standard_normal((old + more, width), dtype=np.float32)
+    features[:old, : held["features"].shape[1]] = held["features"][:, :width]
+    held["features"], held["label"] = features, np.concatenate([held["label"], np.full(more, -1)])
+    for name in ("train_mask", "val_mask", "test_mask"):
+        held[name] = np.concatenate([held[name], np.zeros(more, bool)])
+    np.savez(path, **held)
+    return path
+
+
+def classes(path, source, output, *more):
+    main(["predict", f"--ckpt_path={path}", f"--vertices={source}", f"--output={output}", *more])
+    return pd.read_csv(output) if output.suffix == ".csv" else pd.read_parquet(output)
+
+
+def test_every_vertex_gets_its_class_and_probabilities(trained_vertices, tmp_path, capsys):
+    held = trained_vertices
+    assert torch.equal(held.answer["node"], torch.arange(200))
+    found = classes(held.path, held.source, tmp_path / "classes.parquet")
+    assert "200 answers: " in capsys.readouterr().out
+    expected = held.answer["probability"].numpy()
+    assert found["node"].tolist() == list(range(200))
+    assert found["class"].tolist() == expected.argmax(1).tolist()
+    np.testing.assert_allclose(found[[f"p{number}" for number in range(expected.shape[1])]], expected, rtol=1e-5)
+
+
+def test_a_graph_may_have_grown_since_training(trained_vertices, tmp_path):
+    held, source = trained_vertices, grown(trained_vertices.source, tmp_path / "grown.npz")
+    found = classes(held.path, source, tmp_path / "classes.csv")
+    assert len(found) == 205
+    runner = pl.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, default_root_dir=tmp_path)
+    data = FullGraphDataModule(source, self_loops=False)
+    for options in ({}, {"ckpt_path": held.path}):
+        task = held.task if not options else NodeClassification("sage", hidden_dim=8)
+        (answer,) = runner.predict(task, datamodule=data, **options)
+        np.testing.assert_allclose(found["p0"], answer["probability"][:, 0], rtol=1e-5)
+    with pytest.raises(CheckpointError, match="model or checkpoint must be of this graph"):
+        runner.test(held.task, datamodule=data)
+
+
+def test_questions_about_vertices_that_do_not_fit_are_refused(trained_vertices, tmp_path):
+    held, output = trained_vertices, tmp_path / "classes.csv"
+    wide = grown(held.source, tmp_path / "wide.npz", width=WIDTH + 1)
+    with pytest.raises(
+        SystemExit, match=r"vertices must be a graph with the 4 features of training, got 5; give such a"
+    ):
+        classes(held.path, wide, output)
+    with pytest.raises(SystemExit, match="events must be left out with --vertices, got"):
+        classes(held.path, held.source, output, "--events=more.csv")
+    with pytest.raises(SystemExit, match="question must be one of score, top_k, embed, classify, vertices, got"):
+        classes(held.path, held.source, output, "--score=pairs.csv")
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.5.0"}, tmp_path / "other.ckpt")
+    with pytest.raises(SystemExit, match="ckpt_path must be of NodeClassification, with --vertices, got"):
+        classes(tmp_path / "other.ckpt", held.source, output)
+    assert not output.exists()

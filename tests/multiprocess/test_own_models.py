@@ -202,7 +202,10 @@ def test_a_checkpoint_of_an_own_model_holds_plain_values_and_wants_its_class(tmp
     assert saved["hyper_parameters"]["model"] == "Own"
     loaded = NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt", model=Own)
     assert torch.equal(loaded.model.layer.weight, task.model.layer.weight)
-    with pytest.raises(CheckpointError, match=r"model in .* must be a number or one of 'gat', 'gcn', got 'Own'; give"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"model in .* must be a number or one of 'gat', 'gatv2', 'gcn', 'gin', 'sage', got 'Own'; give",
+    ):
         NodeClassification.load_from_checkpoint(tmp_path / "own.ckpt")
 
 

@@ -407,7 +407,7 @@ def test_a_saved_predictor_is_no_checkpoint_of_a_run(run, tmp_path):
             ["--score=Q", "--output=out.txt"],
             "the ending of output must be one of '.csv', '.csv.gz', '.parquet'",
         ),
-        ("src,dst\nu1,03", ["--output=O"], "question must be one of score, top_k, embed, classify, got []"),
+        ("src,dst\nu1,03", ["--output=O"], "question must be one of score, top_k, embed, classify, vertices, got []"),
         ("src,dst\nu1,03", ["--score=Q", "--embed=Q", "--output=O"], "got ['score', 'embed']"),
         ("src,time\nu1,300", ["--score=Q", "--output=O"], "score must be a table with dst, got"),
         ("src,dst,src\nu1,03,4", ["--score=Q", "--output=O"], "a column twice in ['src', 'dst', 'src']"),

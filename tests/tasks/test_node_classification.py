@@ -45,7 +45,7 @@ def test_it_learns(model):
     assert figures["test/accuracy"] > 0.8
     assert figures["test/f1"] > 0.7
     (answer,) = runner.predict(task, datamodule=data())
-    assert answer["probability"].sum(1).allclose(torch.ones(40))
+    assert answer["probability"].sum(1).allclose(torch.ones(200))
 
 
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(tmp_path):

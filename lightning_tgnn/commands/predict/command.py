@@ -65,6 +65,11 @@ def predict(arguments: Sequence[str]) -> None:
     import lightning_tgnn.serving  # noqa: F401  # late: with Lightning, which refusals do not wait for
 
     with warnings_in_one_line():  # Lightning, when it is imported, has its own form
+        if options.vertices is not None:
+            from lightning_tgnn.commands.predict.vertices import classify_vertices
+
+            classify_vertices(options)
+            return
         _answer(options)
 
 

@@ -15,6 +15,8 @@ DESCRIPTION = """Answer questions with a trained model, in the ids of its stream
   lightning-tgnn predict --ckpt_path CKPT --embed nodes.parquet --output vectors.csv    node,time: a vector each
   lightning-tgnn predict --ckpt_path CKPT --classify events.csv --output classes.csv    src,dst,time, edge features: the
                                                                                         class and its probabilities
+  lightning-tgnn predict --ckpt_path CKPT --vertices graph.npz --output classes.csv     a static graph: the class of
+                                                                                        every vertex, and probabilities
 
 Without a column time a question is about the time of the latest event; one about an earlier time has no answer. Times
 are numbers or dates, and answers have dates where the stream of training had them. The model first takes in the whole
@@ -38,6 +40,8 @@ class PredictOptions:
         embed: Table of nodes, columns node and time: the embedding of each.
         classify: Table of events, columns src, dst, time and the edge features of training by their names: the class of
             each, and the probability of every class. For models of labels of events.
+        vertices: Static graph, a source of `FullGraphDataModule`: the class of every vertex, and the probability of
+            every class. It may have gained vertices and edges since training.
         output: Where the answers go; the ending, .csv, .csv.gz or .parquet, says how.
         quotes_formulas: Put ' before texts in a CSV that a spreadsheet would run as formulas, such as =cmd.
         k: Destinations per source.
@@ -66,6 +70,7 @@ class PredictOptions:
     top_k: str | None = None
     embed: str | None = None
     classify: str | None = None
+    vertices: str | None = None
     quotes_formulas: bool = True
     k: int = 10
     candidates: str | None = None
@@ -83,10 +88,16 @@ class PredictOptions:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        asked = [name for name in QUESTIONS if getattr(self, name) is not None]
+        asked = [name for name in (*QUESTIONS, "vertices") if getattr(self, name) is not None]
         if len(asked) != 1:
-            cure = "give one table of questions: --score, --top_k, --embed or --classify"
-            raise InvalidArgumentError(refusal("question", "one of score, top_k, embed, classify", asked, cure))
+            cure = "give one table of questions, --score, --top_k, --embed or --classify, or a graph as --vertices"
+            raise InvalidArgumentError(
+                refusal("question", "one of score, top_k, embed, classify, vertices", asked, cure)
+            )
+        for name in _OF_STREAMS if asked == ["vertices"] else ():
+            if getattr(self, name) is not None:
+                cure = "leave it out: the graph is all that is asked about"
+                raise InvalidArgumentError(refusal(name, "left out with --vertices", getattr(self, name), cure))
         for name, question in _ONLY_WITH.items():
             given = getattr(self, name)
             if given != _DEFAULTS[name] and question not in asked:
@@ -106,4 +117,5 @@ class PredictOptions:
 
 _ONLY_WITH = {"k": "top_k", "candidates": "top_k", "exclude_seen": "top_k", "side": "embed"}
 """Options that belong to one question."""
+_OF_STREAMS = ("events", "source", "save", "task", "message")
 _DEFAULTS = {field.name: field.default for field in fields(PredictOptions)}

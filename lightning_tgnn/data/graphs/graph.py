@@ -25,6 +25,7 @@ from lightning_tgnn.types import GraphInfo
 
 NORMALIZATIONS = ("symmetric", "row", "none")
 SPLITS = ("train", "val", "test")
+ALL = "all"
 
 
 @dataclass(frozen=True, repr=False)

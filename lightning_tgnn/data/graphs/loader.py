@@ -57,7 +57,7 @@ class GraphLoader:
 
     Args:
         whole: The graph.
-        split: ``"train"``, ``"val"`` or ``"test"``.
+        split: ``"train"``, ``"val"``, ``"test"``, or ``"all"`` for all vertices.
         seed: Of dropout, with the epoch.
     """
 

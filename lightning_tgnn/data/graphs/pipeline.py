@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
-from lightning_tgnn.data.graphs.graph import NORMALIZATIONS, Graph
+from lightning_tgnn.data.graphs.graph import ALL, NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, GraphSource, open_source, prepare_graph
 from lightning_tgnn.data.pipeline import Pipeline
@@ -155,5 +155,5 @@ class GraphPipeline(Pipeline):
         return GraphLoader(self.whole, "test", self.seed)
 
     def predict_dataloader(self) -> GraphLoader:
-        """Return the test split."""
-        return self.test_dataloader()
+        """Return all vertices."""
+        return GraphLoader(self.whole, ALL, self.seed)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.replicas import Replicas, places
-from lightning_tgnn.data.graphs.graph import SPLITS, Graph
+from lightning_tgnn.data.graphs.graph import ALL, SPLITS, Graph
 from lightning_tgnn.types import Halo, ReplicaLinks, SparseRows, Subgraph
 
 _CHUNK = 1 << 22
@@ -25,7 +25,7 @@ def subgraphs(
     relay: bool = True,
     halo: bool = False,
 ) -> dict[str, Subgraph]:
-    """Return the subgraph of a rank, for each split.
+    """Return the subgraph of a rank, for each split, and for all vertices as ``"all"``.
 
     Args:
         graph: The whole graph.
@@ -46,8 +46,8 @@ def subgraphs(
     mastered, hops = _links(replicas, rank, relay)
     edges, labels = _edges(graph, weights, owner, nodes, rank), graph.labels[nodes]
     found = {}
-    for name in SPLITS:
-        split: Tensor = getattr(graph, name)
+    for name in (*SPLITS, ALL):
+        split: Tensor = torch.ones(graph.num_nodes, dtype=torch.bool) if name == ALL else getattr(graph, name)
         found[name] = Subgraph(
             nodes=nodes,
             features=features,

@@ -1,0 +1,57 @@
+"""Classes of the vertices of a static graph, by a checkpoint of `NodeClassification`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
+from lightning_tgnn.commands.predict.options import PredictOptions
+from lightning_tgnn.data.graphs.datamodule import FullGraphDataModule
+from lightning_tgnn.files.checkpoints import RunCheckpointIO
+from lightning_tgnn.serving.tables import answer_table
+from lightning_tgnn.tasks import NodeClassification
+
+_SETTINGS = ("undirected", "self_loops", "normalization")
+
+
+def classify_vertices(options: PredictOptions) -> None:
+    """Write the class of every vertex, and the probability of every class, in the order of the vertices.
+
+    Raises:
+        CheckpointError: The checkpoint is of no static graph.
+        InvalidArgumentError: The graph has another number of features than the graph of training.
+    """
+    saved = RunCheckpointIO().load_checkpoint(options.ckpt_path, map_location="cpu").get("lightning_tgnn") or {}
+    if "graph" not in saved:
+        cure = "ask a model of a stream by --score, --top_k, --embed or --classify"
+        raise CheckpointError(refusal("ckpt_path", "of NodeClassification, with --vertices", options.ckpt_path, cure))
+    own: dict[str, Any] = {} if options.model is None else {"model": check_import("model", options.model)}
+    task = NodeClassification.load_from_checkpoint(options.ckpt_path, "cpu", trust=options.trust, **own)
+    trained: dict[str, Any] = dict(saved["settings"])
+    settings = {name: value for name, value in trained.items() if name in _SETTINGS}
+    if trained["standardize_features"] is False:
+        settings["standardize_features"] = False
+    if options.root is not None:
+        settings["root"] = options.root
+    data = FullGraphDataModule(options.vertices, **settings)
+    data.prepare_data()
+    assert task.info is not None
+    if data.info.feature_dim != task.info.feature_dim:
+        requirement = f"a graph with the {task.info.feature_dim} features of training"
+        cure = "give such a graph: it may have other vertices and edges"
+        raise InvalidArgumentError(refusal("vertices", requirement, data.info.feature_dim, cure))
+    device = torch.device(options.device)
+    subgraph = data.predict_dataloader().subgraph.to(device)
+    with torch.inference_mode():
+        probabilities = task.to(device).eval()(subgraph).softmax(-1).cpu()
+    import pandas as pd
+
+    answers = pd.DataFrame({"node": subgraph.nodes.cpu().numpy(), "class": probabilities.argmax(-1).numpy()})
+    for number, column in enumerate(probabilities.T.numpy()):
+        answers[f"p{number}"] = column
+    with answer_table(options.output) as add:
+        add(answers)
+    Console().out(f"{len(answers):,} answers: {options.output}", highlight=False)
