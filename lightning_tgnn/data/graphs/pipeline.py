@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
-from lightning_tgnn.checks import check_bool, check_choice, check_mapping, check_path, check_seed
+from lightning_tgnn.checks import check_bool, check_choice, check_int, check_mapping, check_path, check_seed
 from lightning_tgnn.data.graphs.graph import ALL, NORMALIZATIONS, Graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.data.graphs.sources.open_graph import SYNTHETIC, GraphSource, open_source, prepare_graph
@@ -31,8 +31,8 @@ class GraphPipeline(Pipeline):
     Args:
         source: An ``.npz`` file, a folder that `save_graph` wrote, a node-property folder of OGB, a `dgl.DGLGraph`, a
             PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``, ``"reddit"``
-            (from DGL), ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name takes precedence over a file of
-            the same name; write ``./cora`` for the file.
+            (from DGL), ``"ogbn-arxiv"``, ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name takes precedence
+            over a file of the same name; write ``./cora`` for the file.
         undirected: Take every edge in both directions, each once. For a graph in a folder these edges are kept in the
             folder.
         self_loops: Give every vertex one loop; kept in the same way.
@@ -44,6 +44,8 @@ class GraphPipeline(Pipeline):
         standardize_features: ``"auto"`` brings features to mean 0 and deviation 1 over the training vertices, column by
             column, where their mean or deviation is above 3 or all of them are below 0.01; others stay as they are.
             True does so with all columns, False with none.
+        split: Which column of masks [N, k], from 0; None for masks [N], of which there is one split. For an ``.npz``
+            file, a `dgl.DGLGraph` and a PyG ``Data``.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; also in `prepare_data` and `setup`.
@@ -61,6 +63,7 @@ class GraphPipeline(Pipeline):
         synthetic: Mapping[str, Any] | None = None,
         root: str = "data",
         standardize_features: bool | str = AUTO,
+        split: int | None = None,
     ) -> None:
         super().__init__()
         self._log_settings(locals())
@@ -74,6 +77,9 @@ class GraphPipeline(Pipeline):
         self.synthetic = check_mapping("synthetic", synthetic)
         self.root = check_path("root", root).absolute()
         self.standardize_features = check_standardize(standardize_features)
+        if split is not None:
+            check_int("split", split, minimum=0, cure="0 is the first")
+        self.split = split
 
     def fixed_settings(self, *, training: bool) -> dict[str, Any]:
         """Return the settings, by argument, that a checkpoint fixes.
@@ -110,7 +116,7 @@ class GraphPipeline(Pipeline):
     def _given(self) -> Graph:
         """The graph as the source holds it."""
         with self._reading():
-            return open_source(cast(GraphSource, self._located), self.root, self.synthetic)
+            return open_source(cast(GraphSource, self._located), self.root, self.synthetic, self.split)
 
     @cached_property
     def standardization(self) -> Standardization | None:

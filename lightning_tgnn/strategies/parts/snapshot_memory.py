@@ -300,10 +300,11 @@ class SnapshotState:
             shares = run.broadcast(run.messages(GRADIENTS).gather(own))
             known = [astuple(share) for share in shares if share is not None]
             self._kept = KeptSizes(*map(max, zip(*known, strict=True))) if known else None
+        at_once = max(len(pipeline.streams), 1)  # whole groups
         of_groups = KeptGroups(
             loader.groups,
-            kept.of(vertices),
-            kept.of(vertices, loader.scored),
+            at_once * kept.of(vertices),
+            at_once * kept.of(vertices, loader.scored),
             loader.group_size,
             processes,
             pipeline.open_groups,

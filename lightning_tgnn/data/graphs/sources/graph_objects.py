@@ -58,7 +58,7 @@ GraphSource: TypeAlias = str | Path | Graph | DGLGraph | PyGData
 """A file or folder, a name, or an object that holds a graph."""
 
 
-def read_graph(source: GraphSource) -> Graph:
+def read_graph(source: GraphSource, split: int | None = None) -> Graph:
     """Return the graph that a source holds.
 
     An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
@@ -67,16 +67,20 @@ def read_graph(source: GraphSource) -> Graph:
     and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks. Edges count alike: of weights that are
     not all 1 a warning says that nothing reads them.
 
+    Args:
+        source: Of the graph.
+        split: Which column of masks [N, k]; None for masks [N].
+
     Raises:
         DataError: The source lacks something, or holds something that must not be trained on.
         InvalidArgumentError: The file does not exist, or the source is of another kind.
     """
     if isinstance(source, (str, Path)):
-        return _from_npz(Path(source))
+        return _from_npz(Path(source), split)
     if isinstance(source, DGLGraph):
         src, dst = edges_of_dgl(source)
         _notice_weights(type(source).__name__, getattr(source, "edata", {}))
-        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata)
+        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata, split)
     if isinstance(source, PyGData):
         named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in named.items() if value is not None}
@@ -85,11 +89,11 @@ def read_graph(source: GraphSource) -> Graph:
             cure = "give it one; after ToSparseTensor, take the Data from before"
             raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
         src, dst = as_ends("edge_index", source.edge_index)
-        return _graph(src, dst, _of(held, "x"), _of(held, "y"), held)
+        return _graph(src, dst, _of(held, "x"), _of(held, "y"), held, split)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
 
-def _from_npz(path: Path) -> Graph:
+def _from_npz(path: Path, split: int | None) -> Graph:
     if not path.is_file():
         is_path = path.suffix.lower() == ".npz" or path != Path(path.name)
         requirement = "a file or folder that is there" if is_path else FORMS
@@ -101,7 +105,7 @@ def _from_npz(path: Path) -> Graph:
     features = features_of(held)
     src, dst = edges_of(held, len(features) if features.ndim else 0)
     has_only_label = "label" in held and "labels" not in held
-    return _graph(src, dst, features, numbers_of(held, "label" if has_only_label else "labels"), held)
+    return _graph(src, dst, features, numbers_of(held, "label" if has_only_label else "labels"), held, split)
 
 
 def _notice_weights(source: object, held: Mapping[str, object]) -> None:
@@ -124,13 +128,15 @@ def _of(held: Mapping[str, _Held], name: str) -> _Held:
     return held[name]
 
 
-def _graph(src: Values, dst: Values, features: Values, labels: Values, held: Mapping[str, Values]) -> Graph:
+def _graph(
+    src: Values, dst: Values, features: Values, labels: Values, held: Mapping[str, Values], split: int | None
+) -> Graph:
     return Graph(
         src=as_whole("src", src),
         dst=as_whole("dst", dst),
         features=as_numbers("features", features).float(),
         labels=_one_each(as_whole("labels", labels, "give integers, and -1 for no label")),
-        **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask")) for name in SPLITS},
+        **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask"), split) for name in SPLITS},
     )
 
 
@@ -139,8 +145,16 @@ def _one_each(labels: Tensor) -> Tensor:
     return labels.flatten() if labels.ndim == 2 and 1 in labels.shape else labels
 
 
-def _mask(name: str, values: Values) -> Tensor:
+def _mask(name: str, values: Values, split: int | None) -> Tensor:
     given = as_numbers(name, values)
+    if given.ndim == 2:
+        if split is None or not 0 <= split < given.shape[1]:
+            cure = f"give FullGraphDataModule(split=...), 0 .. {given.shape[1] - 1}"
+            raise DataError(refusal(name, f"one of {given.shape[1]} splits", f"split={split}", cure))
+        given = given[:, split]
+    elif split is not None:
+        cure = "leave split out: there is one"
+        raise DataError(refusal("split", "left out where masks are [N]", split, cure))
     mask = given.bool()
     if not torch.equal(mask.to(given.dtype), given):
         wrong = given[mask.to(given.dtype) != given][0].item()

@@ -11,10 +11,15 @@ DGL_CLASSES = {
     "reddit": "RedditDataset",
 }
 OGB_URLS = {
+    "ogbn-arxiv": "http://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip",
     "ogbn-products": "http://snap.stanford.edu/ogb/data/nodeproppred/products.zip",
     "ogbn-papers100m": "http://snap.stanford.edu/ogb/data/nodeproppred/papers100M-bin.zip",
 }
-_OGB_FOLDERS = {"ogbn-products": "ogbn_products", "ogbn-papers100m": "ogbn_papers100M"}  # as the package ogb has them
+_OGB_FOLDERS = {  # as the package ogb has them
+    "ogbn-arxiv": "ogbn_arxiv",
+    "ogbn-products": "ogbn_products",
+    "ogbn-papers100m": "ogbn_papers100M",
+}
 GRAPH_NAMES = (*DGL_CLASSES, *OGB_URLS)
 
 

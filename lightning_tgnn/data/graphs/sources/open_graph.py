@@ -44,9 +44,16 @@ def prepare_graph(source: GraphSource, root: Path, synthetic: Mapping[str, Any])
         convert_ogb(Path(source))
 
 
-def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -> Graph:
-    """Return the graph of a source that `prepare_graph` has prepared; arguments and exceptions are the same."""
+def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], split: int | None = None) -> Graph:
+    """Return the graph of a source that `prepare_graph` has prepared.
+
+    Arguments and exceptions are those of `prepare_graph`, and ``split`` is as in `read_graph`.
+    """
     name = _name_of(source)
+    is_folder = isinstance(source, (str, Path)) and Path(source).is_dir()
+    if split is not None and (name is not None or isinstance(source, Graph) or is_folder):
+        cure = "leave it out: the source has one split"
+        raise InvalidArgumentError(refusal("split", "left out with names, folders and Graphs", split, cure))
     if isinstance(source, Graph):
         return source
     if name == SYNTHETIC:
@@ -56,7 +63,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -
         return _generated(synthetic)
     if name is not None:
         return _open_converted(folder_of(name, root), name)
-    if isinstance(source, (str, Path)) and Path(source).is_dir():
+    if is_folder and isinstance(source, (str, Path)):
         folder = Path(source)
         if is_event_store(folder):
             raise InvalidArgumentError(refusal("source", FORMS, str(folder), OF_EVENTS))
@@ -66,7 +73,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any]) -
             return _open_converted(folder, str(folder))
         cure = "give the folder with src.npy, or that with OGB's folders raw and split"
         raise DataError(refusal("source", "a graph folder or an OGB folder", str(folder), cure))
-    return read_graph(source)
+    return read_graph(source, split)
 
 
 def _generated(synthetic: Mapping[str, Any]) -> Graph:

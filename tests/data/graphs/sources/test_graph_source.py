@@ -65,7 +65,9 @@ def zipped(folder, path):
     return path
 
 
-@pytest.mark.parametrize(("name", "archives"), [("ogbn-products", False), ("ogbn-papers100M", True)])
+@pytest.mark.parametrize(
+    ("name", "archives"), [("ogbn-arxiv", False), ("ogbn-products", False), ("ogbn-papers100M", True)]
+)
 def test_a_set_of_ogb_is_downloaded_and_converted_once(tmp_path, served, monkeypatch, name, archives):
     folder, address, asked = served
     graph = generate_graph(100, 400, seed=2)
@@ -164,7 +166,7 @@ def test_a_download_replaces_what_was_there(tmp_path, served):
 
 @pytest.mark.parametrize("name", ["coar", "ogbn-product", "papers100M"])
 def test_a_misspelt_name_is_refused(name):
-    names = "cora, citeseer, pubmed, reddit, ogbn-products, ogbn-papers100m, synthetic"
+    names = "cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, ogbn-papers100m, synthetic"
     with pytest.raises(InvalidArgumentError, match=f"source must be .* one of {names}, got '{name}'; correct"):
         FullGraphDataModule(name).setup()
 
@@ -262,3 +264,35 @@ def test_without_dgl_its_sets_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(InvalidArgumentError, match="source must be other than a set of dgl without dgl, got 'cora'"):
         FullGraphDataModule("cora", root=tmp_path).prepare_data()
+
+
+@pytest.mark.parametrize("form", ["npz", "pyg"])
+def test_one_of_several_splits_is_chosen(tmp_path, form):
+    from torch_geometric.data import Data
+
+    graph = generate_graph(60, 200, seed=5)
+    splits = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
+    turned = {name: torch.stack([mask, mask.flip(0)], dim=1) for name, mask in splits.items()}
+    edges = torch.stack([graph.src, graph.dst])
+    if form == "npz":
+        source = tmp_path / "graph.npz"
+        np.savez(source, edge_index=edges, features=graph.features, labels=graph.labels, **turned)
+    else:
+        source = Data(graph.features, edges.long(), y=graph.labels, **turned)
+    same(FullGraphDataModule(source, split=0, **ALONE).graph, graph)
+    second = FullGraphDataModule(source, split=1, **ALONE).graph
+    assert torch.equal(second.train, graph.train.flip(0))
+    for wrong in (None, 2):
+        message = f"train_mask must be one of 2 splits, got 'split={wrong}'; give FullGraphDataModule"
+        with pytest.raises(DataError, match=message):
+            FullGraphDataModule(source, split=wrong).setup()
+
+
+def test_a_split_of_a_source_that_has_one_is_refused(tmp_path):
+    graph = generate_graph(60, 200, seed=5)
+    save_graph(tmp_path / "folder", graph)
+    for source in (graph, tmp_path / "folder", "synthetic"):
+        with pytest.raises(InvalidArgumentError, match="split must be left out with names, folders and Graphs, got 1"):
+            FullGraphDataModule(source, split=1).setup()
+    with pytest.raises(InvalidArgumentError, match="split must be an integer of at least 0, got -1"):
+        FullGraphDataModule(graph, split=-1)
