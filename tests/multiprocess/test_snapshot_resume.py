@@ -193,7 +193,7 @@ def test_two_processes_train_a_head_alone_in_half_precision_and_by_plans_as_one_
 
 
 def ordered_runs(rank, ranks):
-    """Train in the orders that contention asks for, in the usual ones and in those of Algorithm 1."""
+    """Train in the orders that contention asks for, in the usual ones and in the orders of Algorithm 1."""
     as_torchrun(rank, ranks)
     found = []
     for rates, split in ((SLOW, "search"), (ALONE, "search"), (None, "paper")):
@@ -202,7 +202,10 @@ def ordered_runs(rank, ranks):
 
         class Noting(Callback):
             def on_train_batch_end(self, trainer, pl_module, *others, turned=turned):
-                turned.append(pl_module.operators.turned)
+                usual, widths = pl_module.operators.inner.weights_first, pl_module.operators.widths
+                orders = pl_module.operators._orders.values()
+                chosen = (one for order in orders for one in order.items())
+                turned.append(sum(first != usual(layer, *widths[layer]) for layer, first in chosen))
 
         patched = mock.patch.object(snapshot_memory, "rates_of_processes", return_value=rates)
         with nullcontext() if rates is None else patched:
@@ -212,6 +215,28 @@ def ordered_runs(rank, ranks):
         assert (np.asarray(strategy.snapshot_state.rates) > 0).all()
         found.append((outcome["losses"], outcome["weights"], turned))
     return found
+
+
+def rates_without_orders(rank, ranks):
+    """Return what is known of contention where convolutions do not ask, and where a rank has had no group."""
+    from torch_geometric.nn import GATConv
+
+    as_torchrun(rank, ranks)
+    found = []
+    for model, options in (("wd_gcn", {"convolution": GATConv}), ("tgcn", {"group_size": 1, "reuse": False})):
+        data, task = snapshots.build(model, 4, hidden_dim=6, vertices="all", **options)
+        strategy = BLADStrategy(processes_per_device=2)
+        fit(data, task, strategy, ranks, epochs=2)
+        found.append(strategy.snapshot_state.rates)
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_contention_is_measured_only_where_layers_have_an_order_to_choose():
+    first, second = run_ranks(rates_without_orders, 2, timeout=100)
+    assert first[0] is second[0] is None
+    assert first[1] == second[1]
+    assert np.shape(first[1]) == (2, 2)
 
 
 @pytest.mark.timeout(120)

@@ -53,6 +53,8 @@ class Operator:
 
 Exchanges = tuple[tuple[bool, ...], tuple[bool, ...]]
 """For each pair of operators that commute, in order, whether they change places: of the first and second process."""
+Search = Callable[[Sequence[Operator], Sequence[Operator]], Exchanges]
+"""Chooses which pairs of operators of two processes change places, as `best_order` and `operator_order` do."""
 
 
 def ordered(operators: Sequence[Operator], exchanges: Sequence[bool]) -> tuple[Operator, ...]:
@@ -169,7 +171,7 @@ def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rat
     return _of_pairs(columns, min(found, key=lambda one: one[1:])[0])
 
 
-def search_of(rates: Rates | None) -> Callable[[Sequence[Operator], Sequence[Operator]], Exchanges]:
+def search_of(rates: Rates | None) -> Search:
     """Return `best_order` with rates, or, for None, Algorithm 1 as it is printed, which knows none."""
     return partial(operator_order, worth=np.inf) if rates is None else partial(best_order, rates=rates)
 

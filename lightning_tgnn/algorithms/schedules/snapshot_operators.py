@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Exchanges, Operator, ordered
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Search, ordered
 from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel, backward_seconds, operator_seconds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
-
-Search = Callable[[Sequence[Operator], Sequence[Operator]], Exchanges]
-"""Chooses which pairs of operators of two processes change places, as `best_order` and `operator_order` do."""
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ def classify_vertices(options: PredictOptions) -> None:
         InvalidArgumentError: The graph has another number of features than the graph of training.
     """
     saved = RunCheckpointIO().load_checkpoint(options.ckpt_path, map_location="cpu").get("lightning_tgnn") or {}
-    if "graph" not in saved:
+    if not {"graph", "settings"} <= set(saved):
         cure = "ask a model of a stream by --score, --top_k, --embed or --classify"
         raise CheckpointError(refusal("ckpt_path", "of NodeClassification, with --vertices", options.ckpt_path, cure))
     own: dict[str, Any] = {} if options.model is None else {"model": check_import("model", options.model)}
     task = NodeClassification.load_from_checkpoint(options.ckpt_path, "cpu", trust=options.trust, **own)
     trained: dict[str, Any] = dict(saved["settings"])
     settings = {name: value for name, value in trained.items() if name in _SETTINGS}
-    if trained["standardize_features"] is False:
+    if trained.get("standardize_features") is False:
         settings["standardize_features"] = False
     if options.root is not None:
         settings["root"] = options.root

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.graphs.layer_stack import LayerStack, links
+from lightning_tgnn.models.graphs.layer_stack import PlainStack, links
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, SparseRows
 
@@ -43,21 +41,7 @@ class GINLayer(nn.Module):
         return found
 
 
-class GIN(LayerStack):
-    """GIN layers; between them ReLU, LayerNorm where asked for (the paper normalises over a batch), and dropout.
+class GIN(PlainStack):
+    """GIN layers; the paper normalises over a batch, ``layer_norm`` each vertex. Arguments as of `PlainStack`."""
 
-    Args:
-        in_dim: F.
-        hidden_dim: Width of the layers in between.
-        out_dim: C.
-        num_layers: At least 1.
-        dropout: Rate, before every layer.
-        layer_norm: Normalise each vertex after every layer but the last.
-    """
-
-    def __init__(
-        self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, *, layer_norm: bool
-    ) -> None:
-        widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
-        layers = [GINLayer(*both, f"layer {number}") for number, both in enumerate(pairwise(widths))]
-        super().__init__(layers, hidden_dim, dropout, torch.relu, layer_norm=layer_norm)
+    layer = GINLayer

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +54,31 @@ class LayerStack(nn.Module):
             if number < len(self.norms):
                 hidden = self._activation(self.norms[number](hidden))
         return hidden
+
+
+class PlainStack(LayerStack):
+    """`LayerStack` of layers of one class, with ReLU between them.
+
+    Args:
+        in_dim: F.
+        hidden_dim: Width of the layers in between.
+        out_dim: C.
+        num_layers: At least 1.
+        dropout: Rate, before every layer.
+        layer_norm: Normalise each vertex after every layer but the last.
+
+    Attributes:
+        layer: The class, called with the widths before and after a layer and the name of its sum over replicas.
+    """
+
+    layer: ClassVar[type[nn.Module]]
+
+    def __init__(
+        self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, *, layer_norm: bool
+    ) -> None:
+        widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
+        layers = [type(self).layer(*both, f"layer {number}") for number, both in enumerate(pairwise(widths))]
+        super().__init__(layers, hidden_dim, dropout, torch.relu, layer_norm=layer_norm)
 
 
 def links(edges: SparseRows) -> Tensor:

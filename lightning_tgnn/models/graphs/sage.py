@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.graphs.layer_stack import LayerStack, links
+from lightning_tgnn.models.graphs.layer_stack import PlainStack, links
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
 from lightning_tgnn.types import ReplicaSum, SparseRows
 
@@ -41,21 +39,7 @@ class SAGELayer(nn.Module):
         return own + (self.neighbor(mean) if is_first else mean)
 
 
-class GraphSAGE(LayerStack):
-    """GraphSAGE layers with means over all neighbours; between them ReLU, LayerNorm where asked for, and dropout.
+class GraphSAGE(PlainStack):
+    """GraphSAGE layers with means over all neighbours; arguments as of `PlainStack`."""
 
-    Args:
-        in_dim: F.
-        hidden_dim: Width of the layers in between.
-        out_dim: C.
-        num_layers: At least 1.
-        dropout: Rate, before every layer.
-        layer_norm: Normalise each vertex after every layer but the last.
-    """
-
-    def __init__(
-        self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, *, layer_norm: bool
-    ) -> None:
-        widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
-        layers = [SAGELayer(*both, f"layer {number}") for number, both in enumerate(pairwise(widths))]
-        super().__init__(layers, hidden_dim, dropout, torch.relu, layer_norm=layer_norm)
+    layer = SAGELayer

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator
+from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Search
 from lightning_tgnn.algorithms.schedules.snapshot_loads import HEAD
-from lightning_tgnn.algorithms.schedules.snapshot_operators import Search, orders_beside
+from lightning_tgnn.algorithms.schedules.snapshot_operators import orders_beside
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
 from lightning_tgnn.types import Operators, Snapshot, SnapshotGroup
 
@@ -28,14 +28,12 @@ class ChosenOperators:
         inner: The same.
         choice: Chooses the order for the groups of a turn; None leaves all layers to ``inner``.
         widths: By layer, widths before and after it, as its model has told.
-        turned: How many layers of snapshots have run in another order than in that of ``inner``.
     """
 
     def __init__(self, inner: Operators) -> None:
         self.inner = inner
         self.choice: OrderChoice | None = None
         self.widths: dict[int, tuple[int, int]] = {}
-        self.turned = 0
         self._orders: Orders = {}
         self._chosen: Mapping[int, bool] = {}
 
@@ -50,10 +48,7 @@ class ChosenOperators:
     def weights_first(self, layer: int, in_dim: int, out_dim: int) -> bool:
         """Return whether a layer forms ``H (X W)``."""
         self.widths[layer] = in_dim, out_dim
-        usual = self.inner.weights_first(layer, in_dim, out_dim)
-        chosen = self._chosen.get(layer, usual)
-        self.turned += chosen != usual
-        return chosen
+        return self._chosen.get(layer, self.inner.weights_first(layer, in_dim, out_dim))
 
     def keeps(self, layer: int) -> bool:
         """Return whether products of a layer's edges are kept."""
@@ -105,7 +100,7 @@ class OrderChoice:
                 return np.zeros(len(targets))
             return model.predict(name, vertices, edges, targets=targets if name == HEAD else 0)
 
-        self._layers: dict[int, bool] = {}  # those that may change, and whether they usually form H (X W)
+        self._layers: dict[int, bool] = {}  # by layer that may change, whether it usually forms H (X W)
         rows: list[list[Operator]] = [[] for _ in targets]
         for layer, (in_dim, out_dim) in sorted(operators.widths.items()):
             usual = operators.inner.weights_first(layer, in_dim, out_dim)

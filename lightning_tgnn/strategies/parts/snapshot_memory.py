@@ -226,6 +226,11 @@ class SnapshotState:
         run, task, pipeline = self._run, self._task, self.pipeline
         if run is None or task is None or pipeline is None or not isinstance(task.operators, ChosenOperators):
             return
+        told = run.broadcast(run.messages(GRADIENTS).gather(dict(task.operators.widths)))
+        for widths in told:  # a rank may not have had a group yet
+            task.operators.widths |= widths
+        if not task.operators.widths:  # convolutions that do not ask in which order they multiply
+            return
         ranks = run.layout.group_of(PIPELINES, run.rank)
         operators, own = self._operators_of(task.operators), None
         if len(ranks) == 2:

@@ -47,7 +47,7 @@ def prepare_graph(source: GraphSource, root: Path, synthetic: Mapping[str, Any])
 def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], split: int | None = None) -> Graph:
     """Return the graph of a source that `prepare_graph` has prepared.
 
-    Arguments and exceptions are those of `prepare_graph`, and ``split`` is as in `read_graph`.
+    Arguments and exceptions are as in `prepare_graph`, ``split`` is as in `read_graph`.
     """
     name = _name_of(source)
     is_folder = isinstance(source, (str, Path)) and Path(source).is_dir()
