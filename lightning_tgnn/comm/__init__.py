@@ -16,6 +16,7 @@ from lightning_tgnn.comm.failure import (
 )
 from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
+from lightning_tgnn.comm.in_background import InBackground, read_in_background
 from lightning_tgnn.comm.loopback import leave_loopback, meet_on_loopback
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service
@@ -36,6 +37,7 @@ __all__ = [
     "Exchange",
     "Flow",
     "HandOver",
+    "InBackground",
     "Message",
     "Messages",
     "PeerFailureError",
@@ -57,6 +59,7 @@ __all__ = [
     "mapped",
     "meet_on_loopback",
     "peer_failure",
+    "read_in_background",
     "remove_abandoned_memory",
     "shared_memory_left",
     "shared_tensors",

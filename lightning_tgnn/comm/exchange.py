@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_tgnn.comm.failure import peer_failure
+from lightning_tgnn.comm.in_background import InBackground, read_in_background
 from lightning_tgnn.comm.traffic import Traffic
 
 _CPU = torch.device("cpu")
@@ -53,6 +54,20 @@ class PendingRows:
         return self._rows
 
 
+class PendingResult:
+    """What a thread forms from rows that it exchanges."""
+
+    def __init__(self, formed: InBackground, exchange: Exchange, operation: str) -> None:
+        self._formed, self._exchange, self._operation = formed, exchange, operation
+
+    def wait(self) -> Tensor:
+        """Return the result, or raise what the thread has raised."""
+        begin = perf_counter()
+        found = self._formed.wait()
+        self._exchange.traffic.add_wait(self._operation, waited=perf_counter() - begin, in_flight=0.0)
+        return found
+
+
 class Exchange:
     """Moves rows between the ranks of a group. A lone rank never touches torch.distributed.
 
@@ -83,10 +98,26 @@ class Exchange:
         self.traffic = traffic or Traffic()
         self.background = background
         self._group = group
+        self._stream: torch.cuda.Stream | None = None  # of what a thread forms
 
     def beside(self, group: dist.ProcessGroup | None) -> Exchange:
         """Return an exchange of the same ranks over another group for the CPU, for a thread beside computation."""
         return Exchange(self.ranks, self.rank, group, traffic=self.traffic, background=True)
+
+    def meanwhile(self, form: Callable[[Exchange], Tensor], reads: Sequence[Tensor], operation: str) -> PendingResult:
+        """Start a thread that exchanges rows and forms a tensor of them; until its `wait` nothing else is exchanged.
+
+        Args:
+            form: Returns the tensor, given the exchange to use.
+            reads: Tensors that it reads.
+            operation: The name under which waiting for the tensor is counted.
+        """
+        if self._stream is None and self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)
+        theirs = Exchange(self.ranks, self.rank, self._group, self.device, traffic=self.traffic, background=True)
+        formed = InBackground(lambda: form(theirs), self._stream, operation)
+        read_in_background(self._stream, *reads)
+        return PendingResult(formed, self, operation)
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:
         """Send every rank a row of ``counts`` (int64 [M, k]) and return the rows received, int64 [M, k], on the CPU."""

@@ -9,6 +9,7 @@ from lightning_tgnn.metrics.classification import (
     LabelF1,
     LabelScores,
     MajorityShare,
+    MultiLabelAccuracy,
     MultiLabelF1,
     MultiLabelF1ByClass,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "LinkMetrics",
     "MajorityShare",
     "MeanReciprocalRank",
+    "MultiLabelAccuracy",
     "MultiLabelF1",
     "MultiLabelF1ByClass",
     "binary_auroc",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MultilabelF1Score
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MultilabelAccuracy, MultilabelF1Score
 from torchmetrics.classification.stat_scores import _AbstractStatScores
 from torchmetrics.utilities.data import dim_zero_cat
 
@@ -166,6 +166,10 @@ class LabelF1(_OfCounts, MulticlassF1Score):
     >>> metric.compute()
     tensor(0.5000)
     """
+
+
+class MultiLabelAccuracy(_OfCounts, MultilabelAccuracy):
+    """`torchmetrics.classification.MultilabelAccuracy`, NaN without a label."""
 
 
 class MultiLabelF1(_OfCounts, MultilabelF1Score):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.checks import (
@@ -21,8 +21,9 @@ from lightning_tgnn.checks import (
 )
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
-from lightning_tgnn.metrics import LabelAccuracy, LabelF1
+from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, MultiLabelF1
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
+from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
@@ -45,20 +46,18 @@ from lightning_tgnn.tasks.same_graph import check_same_graph
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 _ATTENTION = {"gat": GAT, "gatv2": GATv2}
-_OTHERS = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
+_OTHERS = {"sage": GraphSAGE, "gin": GIN}
 GRAPH_MODELS = ("gcn", "gat", "gatv2", "sage", "gin")
 _CHECKPOINT_KEY = "lightning_tgnn"
-
-
-def alone(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
-    """Return ``values``: without a strategy that cuts the graph, no vertex has a replica elsewhere."""
-    return values
 
 
 class NodeClassification(OptimizedTask):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
+
+    With labels [N, C] a vertex may be of several classes: the loss is the binary cross entropy, a mean over the
+    classes, accuracy counts each class of each vertex, and ``f1_micro`` is logged, too.
 
     For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
 
@@ -72,6 +71,8 @@ class NodeClassification(OptimizedTask):
         heads: Attention heads of a GAT or GATv2; has to divide ``hidden_dim``.
         dropout: Rate before every layer, in [0, 1).
         layer_norm: Normalise each vertex between layers.
+        dropout_on_sums: The first layer of a GCN drops elements of its sums over neighbours rather than of the
+            features, so that these sums are formed once, in training with dropout, too; see `GCN`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -90,6 +91,7 @@ class NodeClassification(OptimizedTask):
         lr: float = 0.01,
         weight_decay: float = 5e-4,
         *,
+        dropout_on_sums: bool = False,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         lr_scheduler_config: Mapping[str, Any] | None = None,
@@ -116,6 +118,10 @@ class NodeClassification(OptimizedTask):
             raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_bool("layer_norm", layer_norm, usual=False)
+        check_bool("dropout_on_sums", dropout_on_sums, usual=False)
+        if dropout_on_sums and model != "gcn":
+            cure = "the first layer of others uses the features beside their sums; leave it out"
+            raise InvalidArgumentError(refusal("dropout_on_sums", 'False but for model="gcn"', True, cure))
         self._own_model = None if isinstance(model, str) else model
         left_out: tuple[str, ...] = ()
         if not isinstance(model, str):
@@ -129,7 +135,7 @@ class NodeClassification(OptimizedTask):
         self.train_figures: Tensor | None = None  # loss and accuracy
         self._saved_figures: Tensor | None = None
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
-        self.replicas: ReplicaSum = alone
+        self.replicas: ReplicaSum = whole
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that the sums over replicas do not have."""
@@ -167,15 +173,19 @@ class NodeClassification(OptimizedTask):
                 training vertices are of one class.
         """
         check_default_dtype()
-        check_classes(type(self).__name__, info.class_counts)
+        if not info.multi_label:
+            check_classes(type(self).__name__, info.class_counts)
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)
         check_graph_model(self.model)
         classes = max(info.num_classes, 2)  # torchmetrics takes no fewer
+        accuracy, f1 = (MultiLabelAccuracy, MultiLabelF1) if info.multi_label else (LabelAccuracy, LabelF1)
         figures: dict[str, Metric | MetricCollection] = {
-            "accuracy": LabelAccuracy(classes, average="micro", ignore_index=-1),
-            "f1": LabelF1(classes, average="macro", ignore_index=-1),
+            "accuracy": accuracy(classes, average="micro", ignore_index=-1),
+            "f1": f1(classes, average="macro", ignore_index=-1),
         }
+        if info.multi_label:
+            figures["f1_micro"] = f1(classes, average="micro", ignore_index=-1)
         self.val_metrics = MetricCollection(figures, prefix="val/", compute_groups=False)
         self.test_metrics = self.val_metrics.clone(prefix="test/")
 
@@ -185,6 +195,8 @@ class NodeClassification(OptimizedTask):
         dropout, norm = chosen["dropout"], chosen["layer_norm"]
         if chosen["model"] in _ATTENTION:
             return _ATTENTION[chosen["model"]](*sizes, chosen["heads"], dropout, layer_norm=norm)
+        if chosen["model"] == "gcn":
+            return GCN(*sizes, dropout, layer_norm=norm, dropout_on_sums=chosen["dropout_on_sums"])
         return _OTHERS[chosen["model"]](*sizes, dropout, layer_norm=norm)
 
     def forward(self, subgraph: Subgraph) -> Tensor:
@@ -204,9 +216,13 @@ class NodeClassification(OptimizedTask):
         with self.stages("embed"):
             logits = self(subgraph)
         scored, labels = logits[subgraph.scored], subgraph.labels[subgraph.scored]
+        if labels.ndim == 1:
+            loss = cross_entropy(scored, labels, reduction="sum")
+        else:
+            loss = binary_cross_entropy_with_logits(scored, labels.float(), reduction="sum") / labels.shape[1]
         # A rank may have no vertex to score, but takes part in every exchange.
-        loss = cross_entropy(scored, labels, reduction="sum") * subgraph.share + 0 * logits.sum()
-        right = (scored.detach().argmax(-1) == labels).sum() * subgraph.share
+        loss = loss * subgraph.share + 0 * logits.sum()
+        right = (_decisions(scored.detach(), labels) == labels).sum() * subgraph.share / labels.shape[1:].numel()
         figures = torch.stack([loss.detach(), right])
         self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
         self.has_trained_weights = True
@@ -247,10 +263,10 @@ class NodeClassification(OptimizedTask):
         self._evaluate(subgraph, self.test_metrics)
 
     def _evaluate(self, subgraph: Subgraph, metrics: MetricCollection) -> None:
-        logits = self(subgraph)[subgraph.scored]
+        logits, labels = self(subgraph)[subgraph.scored], subgraph.labels[subgraph.scored]
         self.check_scores(logits)
         # Decisions: of a single class there are fewer logits than torchmetrics takes.
-        metrics.update(*_measurable(logits.argmax(-1), subgraph.labels[subgraph.scored]))
+        metrics.update(*_measurable(_decisions(logits, labels), labels))
 
     def on_validation_epoch_end(self) -> None:
         """Log the figures over all ranks."""
@@ -267,7 +283,13 @@ class NodeClassification(OptimizedTask):
 
     def predict_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return vertices and the probability of each class, [t, C]; the graph may have grown since training."""
-        return {"node": subgraph.nodes[subgraph.scored], "probability": self(subgraph)[subgraph.scored].softmax(-1)}
+        scored = subgraph.scored
+        return {"node": subgraph.nodes[scored], "probability": self.probabilities(self(subgraph)[scored])}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, [n, C]."""
+        assert self.info is not None
+        return logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what the graph looks like."""
@@ -300,8 +322,13 @@ class NodeClassification(OptimizedTask):
         check_same_graph(info, self.info, resumes=does == "fit", may_have_grown=does == "predict")
 
 
+def _decisions(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the class of each vertex, int64 [t], or 1 for each of its classes, [t, C], as the labels are."""
+    return logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long()
+
+
 def _measurable(decisions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return what metrics take: where a rank has nothing to score, a row that they ignore."""
     if len(labels):
         return decisions, labels
-    return decisions.new_zeros(1), labels.new_full((1,), -1)
+    return decisions.new_zeros(1, *decisions.shape[1:]), labels.new_full((1, *labels.shape[1:]), -1)

@@ -56,7 +56,8 @@ def check_same_graph(
     if saved is None:
         return
     cure = _CURE.format("graph")
-    if may_have_grown and (saved.feature_dim, saved.num_classes) == (current.feature_dim, current.num_classes):
+    answers = [(info.feature_dim, info.num_classes, info.multi_label) for info in (saved, current)]
+    if may_have_grown and answers[0] == answers[1]:
         return
     ours, theirs = replace(current, features=None), replace(saved, features=None)
     if ours != theirs:

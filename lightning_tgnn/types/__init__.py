@@ -22,12 +22,15 @@ from lightning_tgnn.types.exchange import (
     ServedStore,
 )
 from lightning_tgnn.types.graphs import (
+    EVERY,
     CuttableLoader,
     GraphInfo,
     Halo,
+    Places,
     ReplicaLinks,
     ReplicaSum,
     ReplicaTask,
+    RowFunction,
     SparseRows,
     Subgraph,
     TracksAccuracy,
@@ -134,6 +137,7 @@ from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, Sha
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
+    "EVERY",
     "FULL",
     "SHARDED",
     "AnnouncedRows",
@@ -180,6 +184,7 @@ __all__ = [
     "PieceHandle",
     "PiecewiseStore",
     "PipelineStore",
+    "Places",
     "Plan",
     "PlannedPart",
     "PredictedLoads",
@@ -195,6 +200,7 @@ __all__ = [
     "RoutingStore",
     "RowAnnouncer",
     "RowExchange",
+    "RowFunction",
     "RowHandle",
     "Run",
     "SampledRoots",

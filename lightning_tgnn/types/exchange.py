@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -39,6 +39,16 @@ class RowExchange(Protocol):
 
     def beside(self, group: ProcessGroup | None) -> RowExchange:
         """Return an exchange of the same ranks over a group of theirs for the CPU, for a thread beside computation."""
+        ...
+
+    def meanwhile(self, form: Callable[[RowExchange], Tensor], reads: Sequence[Tensor], operation: str) -> RowHandle:
+        """Start a thread that exchanges rows and forms a tensor of them; until its `wait` nothing else is exchanged.
+
+        Args:
+            form: Returns the tensor, given the exchange to use.
+            reads: Tensors that it reads.
+            operation: The name under which waiting for the tensor is counted.
+        """
         ...
 
     def counts(self, counts: Tensor, operation: str = "counts") -> Tensor:

@@ -6,6 +6,7 @@ rank's subgraph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +28,7 @@ class GraphInfo:
         fingerprint: Digest of edges, labels and splits, to tell one graph from another.
         features: Digest of some rows of the features, evenly spread; None if unknown.
         class_counts: Training vertices of each class; None if unknown.
+        multi_label: Whether a vertex may be of several classes.
     """
 
     num_nodes: int
@@ -36,6 +38,7 @@ class GraphInfo:
     fingerprint: str
     features: str | None = None
     class_counts: tuple[int, ...] | None = field(default=None, compare=False)
+    multi_label: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +137,7 @@ class Subgraph(TensorFields):
         nodes: int64 [n], numbers of the vertices in the graph, ascending.
         features: float32 [n, F].
         edges: The subgraph's edges between places of ``nodes``.
-        labels: int64 [n]; -1 where there is none.
+        labels: int64 [n], or [n, C] of 0 and 1; -1 where there is none.
         scored: int64 [t], places of the vertices of the split whose master is here: each vertex of the graph is scored
             once.
         share: Factor of the sum of this subgraph's losses, so that the mean over ranks is the mean over the split's
@@ -168,20 +171,33 @@ class Subgraph(TensorFields):
         return replace(moved, hops=hops, features=moved.features if halo is None else halo.features[: len(self.nodes)])
 
 
+Places = Tensor | slice
+"""Some vertices of a subgraph, by place; `EVERY` of them as a slice, which copies nothing."""
+
+EVERY = slice(None)
+
+RowFunction = Callable[[Tensor, Places], Tensor]
+"""Takes sums of some vertices, float32 [m, d], and the places of these, and returns a row for each."""
+
+
 class ReplicaSum(Protocol):
     """Adds up the values of all replicas of each vertex; on one rank it returns its input.
 
     A layer calls it after it has aggregated over the subgraph's edges.
     """
 
-    def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
-        """Return the sums at every replica.
+    def __call__(
+        self, values: Tensor, key: str, blocks: tuple[int, ...] = (), then: RowFunction | None = None
+    ) -> Tensor:
+        """Return the sums at every replica, or what ``then`` makes of them.
 
         Args:
             values: float32 [n, d], what this subgraph's edges contribute to each of its vertices.
             key: Names the call among those of a step; the same on all ranks.
             blocks: Widths of blocks of columns, d in all, whose values are of different size, so that those of each are
                 to be quantised by themselves; all together if empty.
+            then: Computes a row of the result for each vertex from its sum. Vertices without replicas come first, while
+                sums of the others are on their way. None returns the sums.
         """
         ...
 

@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GCN
-from lightning_tgnn.tasks.node_classification import alone
+from lightning_tgnn.models.graphs.kept_sum import whole
 
 HIDDEN, CLASSES, FEATURES = 64, 10, 64
 
@@ -30,7 +30,7 @@ def ours(graph, rate, *, keeps=True):
     model = GCN(FEATURES, HIDDEN, CLASSES, 2, rate, layer_norm=False)
     if not keeps:
         model._first_sum = NothingKept()
-    return model, lambda: model(subgraph, alone)
+    return model, lambda: model(subgraph, whole)
 
 
 def pyg(graph, rate):

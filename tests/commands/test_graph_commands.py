@@ -399,6 +399,25 @@ def test_every_vertex_gets_its_class_and_probabilities(trained_vertices, tmp_pat
     np.testing.assert_allclose(found[[f"p{number}" for number in range(expected.shape[1])]], expected, rtol=1e-5)
 
 
+def test_vertices_of_several_classes_get_a_probability_of_each(tmp_path):
+    source = npz(tmp_path / "graph.npz")
+    held = dict(np.load(source))
+    held["label"] = np.stack([held["label"] == 0, held["label"] > 0], axis=1).astype(np.int64)
+    np.savez(source, **held)
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    runner, task = pl.Trainer(**quiet, max_epochs=40), NodeClassification(hidden_dim=8, dropout=0.0)
+    runner.fit(task, datamodule=FullGraphDataModule(source))
+    (metrics,) = runner.test(task, FullGraphDataModule(source), verbose=False)
+    assert metrics.keys() == {"test/accuracy", "test/f1", "test/f1_micro"}
+    runner.save_checkpoint(tmp_path / "trained.ckpt")
+    found = classes(tmp_path / "trained.ckpt", source, tmp_path / "classes.csv")
+    assert list(found) == ["node", "p0", "p1"]
+    right = (found[["p0", "p1"]].to_numpy() > 0.5) == held["label"]
+    assert right[held["test_mask"]].mean() == pytest.approx(metrics["test/accuracy"])
+    # The sum of both probabilities need not be 1, but a vertex is of one of the two.
+    assert metrics["test/accuracy"] > 0.7
+
+
 def test_a_graph_may_have_grown_since_training(trained_vertices, tmp_path):
     held, source = trained_vertices, grown(trained_vertices.source, tmp_path / "grown.npz")
     found = classes(held.path, source, tmp_path / "classes.csv")

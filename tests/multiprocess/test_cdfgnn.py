@@ -13,6 +13,7 @@ from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
 from lightning_tgnn.state import CachedReplicaSum
+from lightning_tgnn.types import EVERY
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import Quiet, as_torchrun
 from tests.replay.slow_replicas import SlowReplicas
@@ -137,7 +138,37 @@ def sum_cases(rank, ranks):
         sums = CachedReplicaSum(exchange, own.hops, len(own.nodes), cache=cache, bits=bits, threshold=threshold)
         steps = [sums.total(values_of(rank, step, len(own.nodes)), "layer", "forward") for step in range(STEPS)]
         answers.append((own.nodes, steps, sums.take_rows()["layer/forward"]))
+    assert_late_sums_are_the_same(exchange, own)
     return answers
+
+
+def assert_late_sums_are_the_same(exchange, own):
+    """Compare rows of sums with what is computed of some of them while others are on their way, in three steps."""
+    count, order = len(own.nodes), []
+    weight = torch.nn.Linear(WIDTH, 3)
+
+    def then(sums, places):
+        sums.register_hook(lambda grad: order.append((len(grad), "gradient")))
+        order.append((len(sums), "sums"))
+        return weight(sums).relu() * own.nodes[places].unsqueeze(1)
+
+    for cache, bits in ((True, None), (True, 8), (False, None)):
+        several = [CachedReplicaSum(exchange, own.hops, count, cache=cache, bits=bits, threshold=0.1) for _ in range(2)]
+        for step in range(3):
+            found = []
+            for sums, late in zip(several, (False, True), strict=True):
+                order.clear()
+                values = values_of(exchange.rank, step, count).requires_grad_()
+                rows = sums(values, "key", (), then) if late else then(sums(values, "key"), EVERY)
+                (rows * torch.arange(3.0)).sum().backward()
+                found.append([rows.detach(), values.grad, weight.weight.grad])
+                weight.zero_grad()
+            torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+        assert several[0].take_rows() == several[1].take_rows()
+        alone, shared = len(several[0].hops.alone), len(several[0].hops.shared)
+        assert min(alone, shared) > 0
+        # Gradients of the shared rows are sent before the others are computed.
+        assert order == [(alone, "sums"), (shared, "sums"), (shared, "gradient"), (alone, "gradient")]
 
 
 @pytest.mark.timeout(300)
@@ -275,7 +306,7 @@ def width_cases(rank, ranks):
         losses.append(torch.stack(recorder.losses))
         trainer.callbacks.remove(recorder)
     sums = strategy_of_fit.replica_state.replicas
-    values = torch.ones(sums._hops._num_nodes, 3)
+    values = torch.ones(sums.hops._num_nodes, 3)
     sums.total(values, "own", "forward")
     with pytest.raises(InvalidArgumentError, match="values must be 3 columns wide, as before for 'own', got 2"):
         sums.total(values[:, :2], "own", "forward")

@@ -1,6 +1,7 @@
 """What Lightning's Trainer offers, under CDFGNN on two ranks against one process."""
 
 import warnings
+from dataclasses import replace
 
 import lightning.pytorch as pl
 import pytest
@@ -19,7 +20,9 @@ OPTIONS = {
     "accumulated": {"accumulate_grad_batches": 2},
     "bf16": {"precision": "bf16-mixed"},
     "stopped": {"max_epochs": 20},
+    "several classes": {},
 }
+OF_TASK = {"several classes": {"dropout": 0.5, "dropout_on_sums": True}}
 EXACT = {"cache": False, "bits": None}
 
 
@@ -37,16 +40,27 @@ def trainer(ranks, strategy, callbacks=(), **options):
     return pl.Trainer(**(settings | options), callbacks=list(callbacks))
 
 
+def of_several_classes():
+    """The graph with labels [N, C], some vertices without, and weights of edges."""
+    plain = graph()
+    labels = torch.stack([plain.labels == 0, plain.labels > 0, plain.labels == 2], dim=1).long()
+    labels[~(plain.train | plain.val | plain.test)] = -1
+    weights = torch.rand(len(plain.src), generator=torch.Generator().manual_seed(3)) + 0.1
+    return replace(plain, labels=labels, edge_weights=weights)
+
+
 def fitted(name, ranks, strategy, folder):
     """Train with some of the options and evaluate the best checkpoint in a new task and Trainer."""
     torch.manual_seed(1)
-    data, task, recorder = FullGraphDataModule(graph()), Descent("gcn", hidden_dim=8, dropout=0.0), Recorder()
+    data = FullGraphDataModule(of_several_classes() if name == "several classes" else graph())
+    settings = {"dropout": 0.0} | OF_TASK.get(name, {})
+    task, recorder = Descent("gcn", hidden_dim=8, **settings), Recorder()
     keep = ModelCheckpoint(f"{folder}/{name}", monitor="val/accuracy", mode="max", filename="{epoch}")
     stop = EarlyStopping("train/loss", patience=1, min_delta=0.05, check_on_train_epoch_end=True)
     runner = trainer(ranks, strategy(), [recorder, keep, *([stop] if name == "stopped" else [])], **OPTIONS[name])
     runner.fit(task, datamodule=data)
     best = keep.best_model_path
-    loaded, again = Descent("gcn", hidden_dim=8, dropout=0.0), trainer(ranks, strategy())
+    loaded, again = Descent("gcn", hidden_dim=8, **settings), trainer(ranks, strategy())
     (figures,) = again.validate(loaded, data, ckpt_path=best, verbose=False)
     figures |= again.test(loaded, data, ckpt_path=best, verbose=False)[0]
     (answer,) = again.predict(loaded, data, ckpt_path=best)

@@ -8,7 +8,7 @@ import torch
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.strategies.parts.partition import choose_edge_partition
-from lightning_tgnn.types import Pass
+from lightning_tgnn.types import EVERY, Pass
 from tests.replay.slow_replicas import SlowReplicas
 from tests.replay.slow_sums import SlowBlocks, SlowSums
 from tests.replay.streams import gradient, trained
@@ -85,10 +85,11 @@ class Graphs:
         meeting = Meeting(self, [part.nodes.tolist() for part in parts])
 
         def on_rank(rank):
-            def summed(values, key, blocks=()):
+            def summed(values, key, blocks=(), then=None):
                 # Also what needs no gradient is of training where gradients are recorded.
                 direction = "forward" if torch.is_grad_enabled() else "evaluation"
-                return Summed.apply(values, meeting, rank, key, direction, blocks)
+                sums = Summed.apply(values, meeting, rank, key, direction, blocks)
+                return sums if then is None else then(sums, EVERY)
 
             self.tasks[rank].replicas = summed
             try:

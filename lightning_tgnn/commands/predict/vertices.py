@@ -18,7 +18,9 @@ _SETTINGS = ("undirected", "self_loops", "normalization")
 
 
 def classify_vertices(options: PredictOptions) -> None:
-    """Write the class of every vertex, and the probability of every class, in the order of the vertices.
+    """Write the class of every vertex and the probability of every class, in the order of the vertices.
+
+    Where a vertex may be of several classes, only the probabilities.
 
     Raises:
         CheckpointError: The checkpoint is of no static graph.
@@ -46,10 +48,12 @@ def classify_vertices(options: PredictOptions) -> None:
     device = torch.device(options.device)
     subgraph = data.predict_dataloader().subgraph.to(device)
     with torch.inference_mode():
-        probabilities = task.to(device).eval()(subgraph).softmax(-1).cpu()
+        probabilities = task.probabilities(task.to(device).eval()(subgraph)).cpu()
     import pandas as pd
 
-    answers = pd.DataFrame({"node": subgraph.nodes.cpu().numpy(), "class": probabilities.argmax(-1).numpy()})
+    answers = pd.DataFrame({"node": subgraph.nodes.cpu().numpy()})
+    if not task.info.multi_label:
+        answers["class"] = probabilities.argmax(-1).numpy()
     for number, column in enumerate(probabilities.T.numpy()):
         answers[f"p{number}"] = column
     with answer_table(options.output) as add:

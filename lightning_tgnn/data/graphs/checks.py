@@ -75,10 +75,35 @@ def check_features(features: Tensor) -> None:
             raise DataError(refusal("features", "finite", received, cure))
 
 
+def check_edge_weights(weights: Tensor, num_edges: int) -> None:
+    """Refuse weights of edges that are not float32 [E], finite and above 0."""
+    check_type("edge_weights", weights, (torch.float32,), "convert them")
+    if weights.shape != (num_edges,):
+        cure = "give a vector [E]"
+        raise DataError(refusal("edge_weights", f"one for each of {num_edges} edges", list(weights.shape), cure))
+    for piece in pieces(num_edges):
+        bad = ~((weights[piece] > 0) & torch.isfinite(weights[piece]))
+        if bad.any():
+            wrong = float(weights[piece][bad][0])
+            raise DataError(refusal("edge_weights", "finite and above 0", wrong, "leave such edges out"))
+
+
 def check_labels(labels: Tensor, num_nodes: int) -> None:
-    """Refuse labels that are not int64 [N], each a class below N or -1."""
-    _check_length("labels", labels, num_nodes)
+    """Refuse labels that are neither int64 [N], each a class below N or -1, nor [N, C] of 0 and 1, or -1 in a row."""
     check_type("labels", labels, (torch.int64,), "number the classes from 0; -1 stands for none")
+    if labels.dim() == 2 and labels.shape[1] > 1:
+        if len(labels) != num_nodes:
+            cure = "give a row per vertex"
+            raise DataError(refusal("labels", f"one for each of {num_nodes} vertices", list(labels.shape), cure))
+        for piece in pieces(num_nodes, labels.shape[1]):
+            some = labels[piece]
+            bad = ~(((some == 0) | (some == 1)).all(1) | (some == -1).all(1))
+            if bad.any():
+                cure = "give -1 in all columns for a vertex without labels"
+                row = some[bad][0].tolist()
+                raise DataError(refusal("labels", "rows of 0 and 1, or -1 in a whole row", row, cure))
+        return
+    _check_length("labels", labels, num_nodes)
     lowest, highest = (int(label) for label in labels.aminmax())
     if lowest < -1:
         cure = "number the classes from 0; -1 stands for none"

@@ -69,6 +69,40 @@ def edges_with(
     return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 
+def mean_weights(
+    given: tuple[Tensor, Tensor],
+    weights: Tensor,
+    edges: tuple[Tensor, Tensor],
+    num_nodes: int,
+    *,
+    undirected: bool,
+) -> Tensor:
+    """Return weights of the edges that `edges_with` has made, float32 [E'].
+
+    Args:
+        given: Ends of the edges before, integers [E] each.
+        weights: Their weights, float32 [E].
+        edges: Ends of the edges now, integers [E'] each.
+        num_nodes: N.
+        undirected: Whether they have both directions.
+
+    Returns:
+        The mean weight of the edges before between the same vertices, in either direction if ``undirected``; 1 where
+        there was none.
+    """
+
+    def keys(src: Tensor, dst: Tensor) -> Tensor:
+        low, high = (torch.minimum(src, dst), torch.maximum(src, dst)) if undirected else (src, dst)
+        return low.long() * num_nodes + high
+
+    known, place = keys(*given).unique(return_inverse=True)
+    sums = torch.zeros(len(known), dtype=torch.float64).index_add_(0, place, weights.double())
+    means = (sums / place.bincount(minlength=len(known))).float()
+    asked = keys(*edges)
+    at = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+    return torch.where(known[at] == asked, means[at], torch.ones_like(means[at]))
+
+
 def _pieces(
     src: np.ndarray, dst: np.ndarray, num_nodes: int, *, undirected: bool, self_loops: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:

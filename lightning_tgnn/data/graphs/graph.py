@@ -13,6 +13,7 @@ from torch import Tensor
 from lightning_tgnn.checks import check_choice
 from lightning_tgnn.data.arrays import digest_of_some
 from lightning_tgnn.data.graphs.checks import (
+    check_edge_weights,
     check_edges,
     check_features,
     check_labels,
@@ -20,7 +21,7 @@ from lightning_tgnn.data.graphs.checks import (
     check_tensors,
     pieces,
 )
-from lightning_tgnn.data.graphs.edge_options import edges_with
+from lightning_tgnn.data.graphs.edge_options import edges_with, mean_weights
 from lightning_tgnn.types import GraphInfo
 
 NORMALIZATIONS = ("symmetric", "row", "none")
@@ -36,10 +37,12 @@ class Graph:
         src: int32 or int64 [E].
         dst: int32 or int64 [E].
         features: float32 [N, F].
-        labels: int64 [N], 0 .. C - 1; -1 for none.
+        labels: int64 [N], 0 .. C - 1, or -1 for none; or [N, C] of 0 and 1 for vertices of several classes, a row of -1
+            for none.
         train: bool [N].
         val: bool [N].
         test: bool [N].
+        edge_weights: float32 [E], above 0; None if edges count alike.
         folder: Where these columns are files, or None; `lightning_tgnn.data.open_graph` sets it.
 
     Raises:
@@ -53,17 +56,22 @@ class Graph:
     train: Tensor
     val: Tensor
     test: Tensor
+    edge_weights: Tensor | None = None
     folder: Path | None = field(default=None, init=False)  # not handed on to a graph of other columns
 
     def __repr__(self) -> str:
         return f"Graph({self.num_nodes:,} vertices, {len(self.src):,} edges, {self.features.shape[1]} features)"
 
     def __post_init__(self) -> None:
-        check_tensors({name: column for name, column in vars(self).items() if name != "folder"})
+        left_out = {"folder", *(["edge_weights"] if self.edge_weights is None else [])}
+        check_tensors({name: column for name, column in vars(self).items() if name not in left_out})
         check_features(self.features)
         check_edges(self.src, self.dst, self.num_nodes)
         check_labels(self.labels, self.num_nodes)
-        check_masks({name: getattr(self, name) for name in SPLITS}, self.labels)
+        one_each = self.labels if self.labels.ndim == 1 else self.labels[:, 0]
+        check_masks({name: getattr(self, name) for name in SPLITS}, one_each)
+        if self.edge_weights is not None:
+            check_edge_weights(self.edge_weights, len(self.src))
 
     @property
     def num_nodes(self) -> int:
@@ -75,45 +83,57 @@ class Graph:
 
         Without an option the result is this graph. With an option it has edges of its own. They are kept and mapped in
         the folder that the graph was opened from, if there is one, and otherwise in memory; see
-        `lightning_tgnn.data.graphs.edge_options.edges_with`.
+        `lightning_tgnn.data.graphs.edge_options.edges_with`. Of edges that become one the mean weight counts, and a
+        loop that is added has weight 1.
         """
         if not undirected and not self_loops:
             return self
         ends = self.src, self.dst, self.num_nodes
         src, dst = edges_with(*ends, undirected=undirected, self_loops=self_loops, folder=self.folder)
-        return replace(self, src=src, dst=dst)
+        weights = self.edge_weights
+        if weights is not None:
+            weights = mean_weights((self.src, self.dst), weights, (src, dst), self.num_nodes, undirected=undirected)
+        return replace(self, src=src, dst=dst, edge_weights=weights)
 
     def weights(self, normalization: str, edges: Tensor | None = None) -> Tensor:
         """Return the weights of edges, float32 [E], or [s] of those asked for.
 
         Args:
-            normalization: ``"symmetric"`` gives ``1 / sqrt(in-degree of v * out-degree of u)``, ``"row"``
-                ``1 / in-degree of v``, ``"none"`` 1.
+            normalization: ``"symmetric"`` gives ``w / sqrt(in-degree of v * out-degree of u)``, ``"row"``
+                ``w / in-degree of v``, ``"none"`` w, where w is the edge's own weight, 1 unless there are weights, and
+                degrees are sums of weights.
             edges: int64 [s], which edges; all if None.
         """
         check_choice("normalization", normalization, NORMALIZATIONS)
-        count = len(self.src) if edges is None else len(edges)
-        weights = torch.ones(count, dtype=torch.float32)
+        given = self.edge_weights
+        if given is None:
+            weights = torch.ones(len(self.src) if edges is None else len(edges), dtype=torch.float32)
+        else:
+            weights = given.clone() if edges is None else given[edges]
         if normalization == "none":
             return weights
-        into = torch.bincount(self.dst, minlength=self.num_nodes)
-        out = torch.bincount(self.src, minlength=self.num_nodes) if normalization == "symmetric" else None
-        for piece in pieces(count):
+        into = torch.bincount(self.dst, given, minlength=self.num_nodes)
+        out = torch.bincount(self.src, given, minlength=self.num_nodes) if normalization == "symmetric" else None
+        for piece in pieces(len(weights)):
             some = piece if edges is None else edges[piece]
             of_end = into[self.dst[some].long()].double()
-            weights[piece] = 1 / of_end if out is None else (of_end * out[self.src[some].long()]).rsqrt()
+            weights[piece] *= 1 / of_end if out is None else (of_end * out[self.src[some].long()]).rsqrt()
         return weights
 
     def info(self) -> GraphInfo:
         """Return what a model has to know."""
         digest = hashlib.blake2b(digest_size=16)
-        for name in ("src", "dst", "labels", *SPLITS):
+        weighted = () if self.edge_weights is None else ("edge_weights",)
+        for name in ("src", "dst", "labels", *SPLITS, *weighted):
             column = getattr(self, name)
-            dtype = np.dtype(bool if name in SPLITS else np.int64)  # int32 and int64 ends are the same graph
+            # int32 and int64 ends are the same graph
+            dtype = np.dtype(bool if name in SPLITS else np.float32 if name in weighted else np.int64)
             digest.update(f"{dtype} {tuple(column.shape)}".encode())
             for piece in pieces(len(column)):
                 digest.update(np.ascontiguousarray(column[piece].numpy(), dtype).data)
-        classes = int(self.labels.max()) + 1
+        several, of_training = self.labels.ndim == 2, self.labels[self.train]
+        classes = self.labels.shape[1] if several else int(self.labels.max()) + 1
+        counts = of_training.sum(0) if several else of_training.bincount(minlength=classes)
         return GraphInfo(
             num_nodes=self.num_nodes,
             num_edges=len(self.src),
@@ -121,5 +141,6 @@ class Graph:
             num_classes=classes,
             fingerprint=digest.hexdigest(),
             features=digest_of_some(self.features),
-            class_counts=tuple(self.labels[self.train].bincount(minlength=classes).tolist()),
+            class_counts=tuple(counts.tolist()),
+            multi_label=several,
         )

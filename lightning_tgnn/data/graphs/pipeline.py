@@ -29,10 +29,11 @@ class GraphPipeline(Pipeline):
     """A static graph with features, labels and splits; each epoch is one step on all of it.
 
     Args:
-        source: An ``.npz`` file, a folder that `save_graph` wrote, a node-property folder of OGB, a `dgl.DGLGraph`, a
-            PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``, ``"reddit"``
-            (from DGL), ``"ogbn-arxiv"``, ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name takes precedence
-            over a file of the same name; write ``./cora`` for the file.
+        source: An ``.npz`` file, a folder that `save_graph` wrote, a folder of tables
+            (`lightning_tgnn.data.graphs.sources.tables.read_tables`), a node-property folder of OGB, a `dgl.DGLGraph`,
+            a PyG ``Data``, a `Graph`, ``"synthetic"``, or a name: ``"cora"``, ``"citeseer"``, ``"pubmed"``,
+            ``"reddit"`` (from DGL), ``"ogbn-arxiv"``, ``"ogbn-products"``, ``"ogbn-papers100m"`` (from OGB). A name
+            takes precedence over a file of the same name; write ``./cora`` for the file.
         undirected: Take every edge in both directions, each once. For a graph in a folder these edges are kept in the
             folder.
         self_loops: Give every vertex one loop; kept in the same way.
@@ -143,9 +144,11 @@ class GraphPipeline(Pipeline):
         """Read the graph and say what it is."""
         graph, info = self.graph, self.info
         splits = " / ".join(f"{int(getattr(graph, name).sum()):,}" for name in ("train", "val", "test"))
+        weighted = "" if graph.edge_weights is None else " with weights, which a GCN reads"
+        several = ", several for a vertex" if info.multi_label else ""
         self._tell(
-            f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges, "
-            f"{info.feature_dim} features, {info.num_classes} classes"
+            f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges"
+            f"{weighted}, {info.feature_dim} features, {info.num_classes} classes{several}"
         )
 
     def train_dataloader(self) -> GraphLoader:

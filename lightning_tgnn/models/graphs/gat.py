@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lightning_tgnn.models.graphs.layer_stack import LayerStack
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, SparseRows
+from lightning_tgnn.types import Places, ReplicaSum, RowFunction, SparseRows
 
 # The softmax over the edges into a vertex runs over several ranks. Its numerator and denominator are sums, but the
 # usual shift by the greatest logit would change from step to step under cached sums; so logits are bounded instead.
@@ -41,29 +41,42 @@ class GATLayer(nn.Module):
         for parameter in (self.weight.weight, self.of_source, self.of_destination):
             nn.init.xavier_uniform_(parameter)
 
-    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, heads * head_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum, then: RowFunction) -> Tensor:
+        """Return rows [n, …] of ``then``, which takes float32 [n, heads * head_dim].
+
+        Args:
+            values: float32 [m, in_dim].
+            edges: From m vertices to the first n.
+            replicas: Adds up over replicas.
+            then: Called with some vertices' results.
+        """
         if values.shape[1] >= self.head_dim:
             rows = self.weight(values).view(-1, self.heads, self.head_dim)
             source, destination = ((rows * of).sum(-1) for of in (self.of_source, self.of_destination))
-            attended = self._attended(rows, _logits(source, destination, edges), edges, replicas)
         else:
             weights = self.weight.weight.view(self.heads, self.head_dim, -1)
             rows = values.unsqueeze(1).expand(-1, self.heads, -1)
             folded = (torch.einsum("hd,hdi->ih", of, weights) for of in (self.of_source, self.of_destination))
             source, destination = (values @ of for of in folded)
-            means = self._attended(rows, _logits(source, destination, edges), edges, replicas)
-            attended = torch.einsum("nhi,hdi->nhd", means, weights)
-        return attended.flatten(1) + self.bias
+        logits = leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
 
-    def _attended(self, rows: Tensor, logits: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return the means of neighbours' rows by the strength of attention, float32 [n, heads, width].
+        def finish(means: Tensor, places: Places) -> Tensor:
+            attended = means if values.shape[1] >= self.head_dim else torch.einsum("nhi,hdi->nhd", means, weights)
+            return then(attended.flatten(1) + self.bias, places)
+
+        return self._attended(rows, logits, edges, replicas, finish)
+
+    def _attended(
+        self, rows: Tensor, logits: Tensor, edges: SparseRows, replicas: ReplicaSum, then: RowFunction
+    ) -> Tensor:
+        """Return rows [n, …] of ``then``, which takes means of neighbours' rows, float32 [n, heads, width].
 
         Args:
             rows: [n, heads, width].
-            logits: Of every edge, [e, heads].
+            logits: The strength of attention on every edge is their exponential, [e, heads].
             edges: Of the subgraph.
             replicas: Adds up over replicas.
+            then: Called with some vertices' means.
         """
         strength = logits.clamp(-_GREATEST_LOGIT, _GREATEST_LOGIT).exp()
         width, ones = rows.shape[2], torch.ones_like(rows[:, 0, :1])
@@ -73,15 +86,14 @@ class GATLayer(nn.Module):
             columns = torch.cat([rows[:, head], ones], dim=1)
             sums.append(sparse_product(edges, strength[:, head].contiguous(), columns))
         # Heads differ by orders of magnitude, and a denominator must not be rounded to nothing.
-        totals = replicas(torch.cat(sums, dim=1), self.key, (width, 1) * self.heads).view(-1, self.heads, width + 1)
-        # A vertex without an edge into it has nothing to attend to.
-        below = totals[..., -1:]
-        return totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below))
 
+        def finish(totals: Tensor, places: Places) -> Tensor:
+            totals = totals.view(-1, self.heads, width + 1)
+            # A vertex without an edge into it has nothing to attend to.
+            below = totals[..., -1:]
+            return then(totals[..., :-1] / torch.where(below > 0, below, torch.ones_like(below)), places)
 
-def _logits(source: Tensor, destination: Tensor, edges: SparseRows) -> Tensor:
-    """Return the logits [e, heads] of edges, given the part of their source and of their destination, [n, heads]."""
-    return leaky_relu(source[edges.columns] + destination[edges.rows], 0.2)
+        return replicas(torch.cat(sums, dim=1), self.key, (width, 1) * self.heads, finish)
 
 
 class GATv2Layer(GATLayer):
@@ -105,14 +117,25 @@ class GATv2Layer(GATLayer):
             nn.init.xavier_uniform_(parameter)
 
     @override
-    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, heads * head_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum, then: RowFunction) -> Tensor:
+        """Return rows [n, …] of ``then``, which takes float32 [n, heads * head_dim].
+
+        Args:
+            values: float32 [m, in_dim].
+            edges: From m vertices to the first n.
+            replicas: Adds up over replicas.
+            then: Called with some vertices' results.
+        """
         rows, attending = (
             weight(of).view(-1, self.heads, self.head_dim)
             for weight, of in ((self.weight, values), (self.weight_destination, values[: len(edges.starts) - 1]))
         )
         logits = (leaky_relu(rows[edges.columns] + attending[edges.rows], 0.2) * self.attention).sum(-1)
-        return self._attended(rows, logits, edges, replicas).flatten(1) + self.bias
+
+        def finish(means: Tensor, places: Places) -> Tensor:
+            return then(means.flatten(1) + self.bias, places)
+
+        return self._attended(rows, logits, edges, replicas, finish)
 
 
 class GAT(LayerStack):

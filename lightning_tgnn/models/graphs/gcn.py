@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.models.graphs.kept_sum import KeptSum, whole
-from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
+from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, Subgraph
+from lightning_tgnn.types import EVERY, Places, ReplicaSum, RowFunction, SparseRows, Subgraph
 
 
 class GCN(nn.Module):
@@ -28,10 +29,20 @@ class GCN(nn.Module):
         num_layers: At least 1.
         dropout: Rate, before every layer.
         layer_norm: Normalise each vertex after every layer but the last.
+        dropout_on_sums: The first layer drops elements of ``A H`` rather than of ``H``, so that the product is kept
+            with dropout, too. It regularises otherwise: what is dropped is a vertex's sum, not a neighbour's feature.
     """
 
     def __init__(
-        self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int, dropout: float, *, layer_norm: bool
+        self,
+        in_dim: int,
+        hidden_dim: int,
+        out_dim: int,
+        num_layers: int,
+        dropout: float,
+        *,
+        layer_norm: bool,
+        dropout_on_sums: bool = False,
     ) -> None:
         super().__init__()
         widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
@@ -39,31 +50,58 @@ class GCN(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths[1:])
         self.norms = nn.ModuleList(nn.LayerNorm(width) if layer_norm else nn.Identity() for width in widths[1:-1])
         self.dropouts = nn.ModuleList(ReplicaDropout(dropout, layer) for layer in range(num_layers))
-        self._first_sum = KeptSum("sums of the features")
+        self._first_sum, self._drops_sums = KeptSum("sums of the features"), dropout_on_sums
         for parameter in self.weights.parameters():
             nn.init.xavier_uniform_(parameter)
 
     def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden = subgraph.features
-        for layer, bias in enumerate(self.biases):
-            hidden = self._summed(layer, hidden, subgraph, replicas) + bias
-            if layer < len(self.norms):
-                hidden = self.norms[layer](hidden).relu()
-        return hidden
+        rows = self._first_rows(subgraph, replicas)
+        for layer in range(1, len(self.biases)):
+            rows = self._summed(layer, rows, subgraph.edges, subgraph, replicas)
+        return rows
 
-    def _summed(self, layer: int, hidden: Tensor, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
-        """Return ``A H W`` of a layer."""
-        weight, dropout, edges = self.weights[layer], self.dropouts[layer], subgraph.edges
-        if layer == 0 and not dropout.rate:
+    def _first_rows(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
+        """Return what the second layer sums."""
+        if self._drops_sums or not self.dropouts[0].rate:
             # One evaluation alone would not pay for them.
             sums = self._first_sum.of(subgraph, replicas) if self.training else self._first_sum.kept(subgraph)
             if sums is not None:
-                return weight(sums)
-        nodes = None
-        if layer == 0 and subgraph.halo is not None:
-            nodes, hidden, edges, replicas = subgraph.halo.nodes, subgraph.halo.features, subgraph.halo.edges, whole
-        rows = dropout(hidden, subgraph, nodes)
-        if rows.shape[1] < len(self.biases[layer]):
-            return weight(replicas(sparse_product(edges, edges.weights, rows), f"layer {layer}"))
-        return replicas(sparse_product(edges, edges.weights, weight(rows)), f"layer {layer}")
+                kept = self._dropped(sums, subgraph.nodes, subgraph.seed) if self._drops_sums else sums
+                return self._after(0, subgraph)(self.weights[0](kept), EVERY)
+        part = subgraph if subgraph.halo is None else subgraph.halo
+        hidden = part.features if self._drops_sums else self._dropped(part.features, part.nodes, subgraph.seed)
+        rows = hidden if self._sums_first(0) else self.weights[0](hidden)
+        return self._summed(0, rows, part.edges, subgraph, replicas if subgraph.halo is None else whole)
+
+    def _dropped(self, features: Tensor, nodes: Tensor, seed: int) -> Tensor:
+        """Return what the first layer takes of features or of their sums, [m, F]."""
+        dropout = cast(ReplicaDropout, self.dropouts[0])
+        return dropout(features, dropout.mask(nodes, features.shape[1], seed))
+
+    def _summed(self, layer: int, rows: Tensor, edges: SparseRows, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
+        """Return what the next layer sums, or the logits, given what this layer sums."""
+        after, sums_first = self._after(layer, subgraph), self._sums_first(layer)
+
+        def then(sums: Tensor, places: Places) -> Tensor:
+            return after(self.weights[layer](sums) if sums_first else sums, places)
+
+        return replicas(sparse_product(edges, edges.weights, rows), f"layer {layer}", then=then)
+
+    def _after(self, layer: int, subgraph: Subgraph) -> RowFunction:
+        """Return what turns ``A H W`` of this layer into what the next layer sums, or into logits."""
+        bias = self.biases[layer]
+        if layer == len(self.norms):
+            return lambda sums, places: sums + bias
+        dropped = DroppedRows(cast(ReplicaDropout, self.dropouts[layer + 1]), subgraph)
+
+        def after(sums: Tensor, places: Places) -> Tensor:
+            hidden = dropped(self.norms[layer](sums + bias).relu(), places)
+            return hidden if self._sums_first(layer + 1) else self.weights[layer + 1](hidden)
+
+        return after
+
+    def _sums_first(self, layer: int) -> bool:
+        """Whether the rows before the product with the weights are the narrower ones."""
+        weight = cast(nn.Linear, self.weights[layer])
+        return weight.in_features < weight.out_features

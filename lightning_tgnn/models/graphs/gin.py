@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.graphs.layer_stack import PlainStack, links
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, SparseRows
+from lightning_tgnn.types import Places, ReplicaSum, RowFunction, SparseRows
 
 
 class GINLayer(nn.Module):
@@ -30,15 +30,24 @@ class GINLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_dim))
         self.outer = nn.Linear(out_dim, out_dim)
 
-    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, out_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum, then: RowFunction) -> Tensor:
+        """Return rows [n, …] of ``then``, which takes float32 [n, out_dim].
+
+        Args:
+            values: float32 [m, in_dim].
+            edges: From m vertices to the first n.
+            replicas: Adds up over replicas.
+            then: Called with some vertices' results.
+        """
         is_first = values.shape[1] <= self.inner.out_features
         rows = values if is_first else self.inner(values)
-        total = replicas(sparse_product(edges, links(edges), rows), self.key)
-        total = total + (1 + self.eps) * rows[: len(edges.starts) - 1]
-        hidden = self.inner(total) if is_first else total
-        found: Tensor = self.outer((hidden + self.bias).relu())
-        return found
+
+        def finish(total: Tensor, places: Places) -> Tensor:
+            total = total + (1 + self.eps) * rows[: len(edges.starts) - 1][places]
+            hidden = self.inner(total) if is_first else total
+            return then(self.outer((hidden + self.bias).relu()), places)
+
+        return replicas(sparse_product(edges, links(edges), rows), self.key, then=finish)
 
 
 class GIN(PlainStack):

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, Subgraph
+from lightning_tgnn.types import EVERY, ReplicaSum, RowFunction, Subgraph
 
 _COLUMNS = 256  # summed together, so that what is on its way is small beside the sums
 
 
-def whole(values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
-    """Return ``values``: over the edges of a halo sums are whole on every rank."""
-    return values
+def whole(values: Tensor, key: str, blocks: tuple[int, ...] = (), then: RowFunction | None = None) -> Tensor:
+    """A `ReplicaSum` that adds up nothing: no vertex has a replica elsewhere, or a halo has all edges."""
+    return values if then is None else then(values, EVERY)
 
 
 class KeptSum:

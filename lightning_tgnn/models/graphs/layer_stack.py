@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.models.graphs.kept_sum import whole
-from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
-from lightning_tgnn.types import ReplicaSum, SparseRows, Subgraph
+from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
+from lightning_tgnn.types import ReplicaSum, RowFunction, SparseRows, Subgraph
 
 
 class LayerStack(nn.Module):
@@ -20,8 +20,8 @@ class LayerStack(nn.Module):
     If a subgraph has a halo, the first layer exchanges nothing.
 
     Args:
-        layers: Each is called with values [m, width], edges from m vertices to the first n, and a `ReplicaSum`, and
-            returns [n, next width].
+        layers: Each is called with values [m, width], edges from m vertices to the first n, a `ReplicaSum`, and what to
+            do with its own result, a `RowFunction`, of which it returns the rows, [n, next width].
         hidden_dim: Width between layers.
         dropout: Rate, before every layer.
         activation: Between layers.
@@ -45,15 +45,21 @@ class LayerStack(nn.Module):
 
     def forward(self, subgraph: Subgraph, replicas: ReplicaSum) -> Tensor:
         """Return logits, float32 [n, C], the same at every replica of a vertex."""
-        hidden, halo = subgraph.features, subgraph.halo
-        for number, layer in enumerate(self.layers):
-            if number == 0 and halo is not None:
-                hidden = layer(self.dropouts[0](halo.features, subgraph, halo.nodes), halo.edges, whole)
-            else:
-                hidden = layer(self.dropouts[number](hidden, subgraph), subgraph.edges, replicas)
-            if number < len(self.norms):
-                hidden = self._activation(self.norms[number](hidden))
+        part = subgraph if subgraph.halo is None else subgraph.halo
+        dropout = cast(ReplicaDropout, self.dropouts[0])
+        hidden = dropout(part.features, dropout.mask(part.nodes, part.features.shape[1], subgraph.seed))
+        first = replicas if subgraph.halo is None else whole
+        hidden = self.layers[0](hidden, part.edges, first, self._then(0, subgraph))
+        for number, layer in enumerate(self.layers[1:], start=1):
+            hidden = layer(hidden, subgraph.edges, replicas, self._then(number, subgraph))
         return hidden
+
+    def _then(self, number: int, subgraph: Subgraph) -> RowFunction:
+        """Return what turns rows of a layer into input of the next one."""
+        if number == len(self.norms):
+            return lambda rows, places: rows
+        dropped = DroppedRows(cast(ReplicaDropout, self.dropouts[number + 1]), subgraph)
+        return lambda rows, places: dropped(self._activation(self.norms[number](rows)), places)
 
 
 class PlainStack(LayerStack):

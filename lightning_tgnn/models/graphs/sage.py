@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lightning_tgnn.models.graphs.layer_stack import PlainStack, links
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.types import ReplicaSum, SparseRows
+from lightning_tgnn.types import Places, ReplicaSum, RowFunction, SparseRows
 
 
 class SAGELayer(nn.Module):
@@ -27,16 +27,26 @@ class SAGELayer(nn.Module):
         self.own = nn.Linear(in_dim, out_dim)
         self.neighbor = nn.Linear(in_dim, out_dim, bias=False)
 
-    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum) -> Tensor:
-        """Return float32 [n, out_dim] of ``values`` [m, in_dim], over edges from m vertices to the first n."""
+    def forward(self, values: Tensor, edges: SparseRows, replicas: ReplicaSum, then: RowFunction) -> Tensor:
+        """Return rows [n, …] of ``then``, which takes float32 [n, out_dim].
+
+        Args:
+            values: float32 [m, in_dim].
+            edges: From m vertices to the first n.
+            replicas: Adds up over replicas.
+            then: Called with some vertices' results.
+        """
         is_first = values.shape[1] <= self.own.out_features  # the sum, before the product
         rows = values if is_first else self.neighbor(values)
         # How many neighbours there are is one column more: a rank has some of them.
         columns = torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
-        total = replicas(sparse_product(edges, links(edges), columns), self.key, (rows.shape[1], 1))
-        mean = total[:, :-1] / total[:, -1:].clamp(min=1)
-        own = self.own(values[: len(edges.starts) - 1])
-        return own + (self.neighbor(mean) if is_first else mean)
+
+        def finish(total: Tensor, places: Places) -> Tensor:
+            mean = total[:, :-1] / total[:, -1:].clamp(min=1)
+            own = self.own(values[: len(edges.starts) - 1][places])
+            return then(own + (self.neighbor(mean) if is_first else mean), places)
+
+        return replicas(sparse_product(edges, links(edges), columns), self.key, (rows.shape[1], 1), finish)
 
 
 class GraphSAGE(PlainStack):

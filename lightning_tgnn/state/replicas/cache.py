@@ -79,7 +79,7 @@ class ReplicaCache:
     def update(
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str
     ) -> tuple[Tensor, SentRows]:
-        """Update with this rank's values, float32 [n, k]; return the sums, float32 [n, k], and counts of sent rows."""
+        """Update with this rank's values, float32 [n, k]; return `known`, float32 [R, k], and counts of sent rows."""
         hops, known = self._hops, self.tables["known"]
         count = SentRows(possible=hops.possible, plain_bytes=hops.possible * values.shape[1] * values.element_size())
         active = self._gather(values, threshold, coder, exchange, operation, count)
@@ -99,9 +99,7 @@ class ReplicaCache:
         count.error = max(count.error, error)
 
         self._first = False
-        summed = values.clone()
-        summed[hops.shared] = known
-        return summed, count
+        return known, count
 
     def _gather(
         self, values: Tensor, threshold: float, coder: RowCoder, exchange: RowExchange, operation: str, count: SentRows

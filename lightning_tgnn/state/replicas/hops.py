@@ -22,6 +22,7 @@ class ReplicaHops:
         summing: int64 [K], places of the masters here that have mirrors.
         shared: int64 [R], places of all vertices with other replicas: those of ``summing``, then the mirrors of each
             hop.
+        alone: int64 [n - R], places of the other vertices.
         first: Where in ``shared`` the mirrors of each hop begin.
         of_summing: For each hop int64 [T], which of ``summing`` an entry of ``mastered`` is; -1 for one that itself is
             gathered in a later hop.
@@ -38,6 +39,9 @@ class ReplicaHops:
             gathers[places] = False
         self.summing = gathers.nonzero().squeeze(1)
         self.shared = torch.cat([self.summing, *mirrors])
+        is_alone = torch.ones(num_nodes, dtype=torch.bool, device=device)
+        is_alone[self.shared] = False
+        self.alone = is_alone.nonzero().squeeze(1)
         starts = torch.tensor([len(self.summing), *map(len, mirrors)]).cumsum(0)
         self.first = starts[:-1].tolist()
         place = torch.full((num_nodes,), -1, dtype=torch.int64, device=device)

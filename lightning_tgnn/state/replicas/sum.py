@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.state.replicas.cache import ReplicaCache, SentRows
 from lightning_tgnn.state.replicas.hops import ReplicaHops
 from lightning_tgnn.state.replicas.rows import RowCoder, send_all, send_sparse
-from lightning_tgnn.types import ReplicaLinks, RowExchange
+from lightning_tgnn.types import EVERY, ReplicaLinks, RowExchange, RowFunction, RowHandle
 
 SANCUS = "sancus"
 _WHOLE = RowCoder(None)
@@ -35,6 +35,7 @@ class CachedReplicaSum:
         threshold: eps, in [0, 1).
 
     Attributes:
+        hops: The vertices that have other replicas.
         threshold: May be set between steps.
         thresholds: Threshold of one key and direction, by name, in place of `threshold`.
         rows: `SentRows` of every key and direction since `take_rows`.
@@ -52,7 +53,7 @@ class CachedReplicaSum:
         threshold: float = 0.0,
     ) -> None:
         self._exchange, self._cached = exchange, cache
-        self._hops = ReplicaHops(links, num_nodes)
+        self.hops = ReplicaHops(links, num_nodes)
         self._bits = check_bits(bits)
         self._caches: dict[str, ReplicaCache] = {}
         self._saved: dict[str, dict[str, Tensor]] = {}
@@ -61,39 +62,98 @@ class CachedReplicaSum:
         self.rows: dict[str, SentRows] = {}
         self.last_rows: dict[str, SentRows] = {}
 
-    def __call__(self, values: Tensor, key: str, blocks: tuple[int, ...] = ()) -> Tensor:
-        """Return the sums at every replica, float32 [n, k]; see `lightning_tgnn.types.ReplicaSum`."""
+    def __call__(
+        self, values: Tensor, key: str, blocks: tuple[int, ...] = (), then: RowFunction | None = None
+    ) -> Tensor:
+        """Return the sums at every replica, float32 [n, k], or what ``then`` makes of them; see `ReplicaSum`."""
         if self._exchange.ranks == 1:
-            return values
+            return values if then is None else then(values, EVERY)
         values = values.float().contiguous()  # a layer under autocast may come with bfloat16
         if not torch.is_grad_enabled():
-            return self._plain(values, "exact", _WHOLE, send_sparse)[0]
-        return _Summed.apply(values, self, key, blocks)
+            shared, _ = self._plain(values, "exact", _WHOLE, self._exchange, send_sparse)
+            sums = values.clone()
+            sums[self.hops.shared] = shared
+            return sums if then is None else then(sums, EVERY)
+        if then is None:
+            forth, back = (
+                partial(self.total, key=key, direction=way, blocks=blocks) for way in ("forward", "backward")
+            )
+            return _Function.apply(forth, lambda grad: (back(grad),), values)
+        return self._late(values, key, blocks, then)
+
+    def _late(self, values: Tensor, key: str, blocks: tuple[int, ...], then: RowFunction) -> Tensor:
+        """Return what ``then`` makes of the sums, of which those between ranks are waited for late."""
+        hops, under_way = self.hops, [self._start(values, key, "forward", blocks)]
+
+        def wait() -> Tensor:
+            return under_way.pop().wait()
+
+        def send_gradient(grad: Tensor) -> tuple[Tensor]:
+            under_way.append(self._start(_placed(None, grad, hops), key, "backward", blocks))
+            return (grad.new_zeros(()).expand_as(grad),)  # in its place comes what has been waited for
+
+        # The backward pass runs in the opposite order, by when its functions were called: it sends gradients of the
+        # shared rows before it computes those of the others.
+        alone, shared = _Function.apply(
+            lambda values: (values[hops.alone], values.new_empty(len(hops.shared), values.shape[1])),
+            lambda alone, _: (_placed(alone, wait(), hops),),
+            values,
+        )
+        rows = then(alone, hops.alone)
+        sums = _Function.apply(lambda _: wait(), send_gradient, shared)
+        return _Function.apply(
+            lambda alone, shared: _placed(alone, shared, hops),
+            lambda grad: (grad[hops.alone], grad[hops.shared]),
+            rows,
+            then(sums, hops.shared),
+        )
 
     def total(self, values: Tensor, key: str, direction: str, blocks: tuple[int, ...] = ()) -> Tensor:
         """Return the sums of a training step; ``direction`` is ``"forward"`` or ``"backward"``."""
+        sums = values.clone()
+        sums[self.hops.shared] = self._shared(values, key, direction, blocks, self._exchange)
+        return sums
+
+    def _start(self, values: Tensor, key: str, direction: str, blocks: tuple[int, ...]) -> RowHandle:
+        """Start to form the sums of vertices that have other replicas, float32 [R, k] as in `ReplicaHops`."""
+
+        def form(exchange: RowExchange) -> Tensor:
+            return self._shared(values, key, direction, blocks, exchange)
+
+        return self._exchange.meanwhile(form, [values], f"gather_{direction}")
+
+    def _shared(
+        self, values: Tensor, key: str, direction: str, blocks: tuple[int, ...], exchange: RowExchange
+    ) -> Tensor:
+        """Return the sums of vertices that have other replicas, float32 [R, k]."""
         name, values = f"{key}/{direction}", values.contiguous()
         coder = RowCoder(self._bits, blocks)
         whole = self._cached == SANCUS
         if not self._cached or (whole and direction == "backward"):
-            total, count = self._plain(values, direction, coder)
+            shared, count = self._plain(values, direction, coder, exchange)
         else:
             if name not in self._caches:
-                self._caches[name] = ReplicaCache(self._hops, values.shape[1], whole=whole)
+                self._caches[name] = ReplicaCache(self.hops, values.shape[1], whole=whole)
                 if name in self._saved:
                     self._caches[name].load_state_dict(self._saved.pop(name))
             self._caches[name].check_columns(key, values.shape[1])
             threshold = self.thresholds.get(name, self.threshold)
-            total, count = self._caches[name].update(values, threshold, coder, self._exchange, direction)
+            known, count = self._caches[name].update(values, threshold, coder, exchange, direction)
+            shared = known.clone()  # the next step updates it in place
         self.last_rows[name] = count
         self.rows[name] = self.rows.get(name, SentRows()).with_more(count)
-        return total
+        return shared
 
     def _plain(
-        self, values: Tensor, operation: str, coder: RowCoder, send: Callable[..., tuple[Tensor, Tensor]] = send_all
+        self,
+        values: Tensor,
+        operation: str,
+        coder: RowCoder,
+        exchange: RowExchange,
+        send: Callable[..., tuple[Tensor, Tensor]] = send_all,
     ) -> tuple[Tensor, SentRows]:
         """Send every row."""
-        hops, exchange, possible = self._hops, self._exchange, self._hops.possible
+        hops, possible = self.hops, self.hops.possible
         total, errors = values.clone(), []
         for links in hops.links:
             data, error = coder.encode(total, links.mirrors)
@@ -110,7 +170,7 @@ class CachedReplicaSum:
         )
         coder.put(total, hops.shared[entries], arrived)
         count = SentRows(possible, possible, possible * values.shape[1] * values.element_size(), max(*errors, error))
-        return total, count
+        return total[hops.shared], count
 
     def take_rows(self) -> dict[str, SentRows]:
         """Return `rows` and reset them."""
@@ -128,12 +188,28 @@ class CachedReplicaSum:
         self._caches, self._saved = {}, dict(state["caches"])
 
 
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, replicas: CachedReplicaSum, key: str, blocks: tuple[int, ...]) -> Tensor:
-        ctx.replicas, ctx.key, ctx.blocks = replicas, key, blocks
-        return replicas.total(values, key, "forward", blocks)
+class _Function(torch.autograd.Function):
+    """Applies a function to tensors, and another one to the gradients of its results."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.replicas.total(grads[0], ctx.key, "backward", ctx.blocks), None, None, None
+    def forward(
+        ctx: Any,
+        forth: Callable[..., Tensor | tuple[Tensor, ...]],
+        back: Callable[..., tuple[Tensor, ...]],
+        *values: Tensor,
+    ) -> Tensor | tuple[Tensor, ...]:
+        ctx.back = back
+        return forth(*values)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.back(*grads)
+
+
+def _placed(alone: Tensor | None, shared: Tensor, hops: ReplicaHops) -> Tensor:
+    """Return rows of all vertices, those without replicas undefined if ``alone`` is None."""
+    rows = shared.new_empty(len(hops.alone) + len(hops.shared), *shared.shape[1:])
+    rows[hops.shared] = shared
+    if alone is not None:
+        rows[hops.alone] = alone
+    return rows

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from threading import Thread
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PieceCompression
-from lightning_tgnn.comm import Exchange
+from lightning_tgnn.comm import Exchange, InBackground, read_in_background
 from lightning_tgnn.strategies.parts.compressed_sums import DENSE, KEPT, CompressedSum, SumUnderWay, of_rank, own_of
 from lightning_tgnn.types import OwnRows
 
@@ -52,14 +50,8 @@ class SumOfPieces(CompressedSum):
     def start(self, values: Tensor) -> SumUnderWay:
         if not self._background:
             return _There(self._sum(values))
-        self._read_in_background(values)
-        return _InBackground(lambda: self._sum(values), self._stream)
-
-    def _read_in_background(self, *tensors: Tensor) -> None:
-        """Keep the memory of tensors until the thread's stream has read them; they may be let go of before."""
-        if self._stream is not None:
-            for tensor in tensors:
-                tensor.record_stream(self._stream)
+        read_in_background(self._stream, values)
+        return InBackground(lambda: self._sum(values), self._stream, "sum of gradients")
 
     @torch.no_grad()
     def _sum(self, values: Tensor) -> Tensor:
@@ -132,7 +124,7 @@ class SumOfPieces(CompressedSum):
         self._sent = self._padded(of_rank(state["residuals"], self._exchange).to(device))
         lengths = [count * self._compression.block for count in self._pieces]
         self._summed = self._padded(state["of the sum"][:].to(device)).split(lengths)[rank].clone()
-        self._read_in_background(self._sent, self._summed)
+        read_in_background(self._stream, self._sent, self._summed)
 
 
 @dataclass(frozen=True)
@@ -141,30 +133,3 @@ class _There:
 
     def wait(self) -> Tensor:
         return self.values
-
-
-class _InBackground:
-    """A sum that a thread forms; on a GPU beside the stream of whoever asks for it."""
-
-    def __init__(self, form: Callable[[], Tensor], stream: torch.cuda.Stream | None) -> None:
-        self._sum: Future[Tensor] = Future()
-        self._stream = stream
-        if stream is not None:
-            stream.wait_stream(torch.cuda.current_stream(stream.device))
-        # A daemon: whoever waits for a rank that has failed must not keep this process from its end.
-        Thread(target=self._run, args=(form,), name="sum of gradients", daemon=True).start()
-
-    def _run(self, form: Callable[[], Tensor]) -> None:
-        try:
-            with torch.cuda.stream(self._stream):
-                self._sum.set_result(form())
-        except BaseException as error:
-            self._sum.set_exception(error)
-
-    def wait(self) -> Tensor:
-        values = self._sum.result()
-        if self._stream is not None:
-            current = torch.cuda.current_stream(self._stream.device)
-            current.wait_stream(self._stream)
-            values.record_stream(current)
-        return values

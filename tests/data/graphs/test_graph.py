@@ -3,6 +3,7 @@
 import os
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import torch
 
 from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
-from lightning_tgnn.data import Graph
+from lightning_tgnn.data import Graph, open_graph, save_graph
 from lightning_tgnn.data.graphs.sources.archive import features_of
 from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
 from tests.data.example_graphs import MASKS, edges, parts, same
@@ -157,7 +158,7 @@ def as_file(path, **held):
 
 
 @pytest.mark.parametrize("name", ["edge_weight", "edge_attr", "weight", "w"])
-def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
+def test_weights_of_edges_are_read_under_every_name(tmp_path, name):
     ones, others = torch.ones(4), torch.tensor([1.0, 1.0, 2.0, 1.0])
     forms = {
         "SimpleNamespace": lambda values: like_pyg(**{name: values}),
@@ -167,10 +168,69 @@ def test_weights_of_edges_are_named_as_what_nothing_reads(tmp_path, name):
     for source, made in forms.items():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            read_graph(made(ones))
-        message = rf"{source}: nothing reads the column\(s\) '{name}'; the edges of a static graph count alike"
-        with pytest.warns(UserWarning, match=message):
-            same(read_graph(made(others)), Graph(**parts()))
+            assert read_graph(made(ones)).edge_weights is None
+            for values in (others, others.unsqueeze(1)):
+                graph = read_graph(made(values))
+                same(graph, Graph(**parts()))
+                assert torch.equal(graph.edge_weights, others)
+        with pytest.warns(UserWarning, match=f"{source}: nothing reads '{name}': an edge has one weight"):
+            assert read_graph(made(others.expand(2, 4).T)).edge_weights is None
+
+
+def test_weighted_edges_are_normalised_as_in_pyg():
+    pytest.importorskip("torch_geometric")
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+    from torch_geometric.utils import to_undirected
+
+    rng = torch.Generator().manual_seed(1)
+    places = torch.randperm(20 * 20, generator=rng)[:70]
+    places = places[places // 20 != places % 20]
+    index, weights = torch.stack([places // 20, places % 20]), torch.rand(len(places), generator=rng) + 0.1
+    split = torch.eye(20, dtype=torch.bool)
+    plain = torch.randn(20, 3), torch.arange(20) % 2
+    graph = Graph(*index, *plain, split[0], split[1], split[2], edge_weights=weights)
+    graph = graph.with_options(undirected=True, self_loops=True)
+    index, weights = to_undirected(index, weights, num_nodes=20, reduce="mean")
+    theirs = torch.sparse_coo_tensor(*gcn_norm(index, weights, 20), (20, 20)).to_dense()
+    found = torch.sparse_coo_tensor(torch.stack([graph.src, graph.dst]), graph.weights("symmetric"), (20, 20))
+    torch.testing.assert_close(found.to_dense(), theirs)
+    some = torch.tensor([3, 1, 5])
+    torch.testing.assert_close(graph.weights("symmetric", some), graph.weights("symmetric")[some])
+
+
+def test_other_weights_are_another_graph_and_a_folder_keeps_them(tmp_path):
+    plain = Graph(**parts())
+    weighted = replace(plain, edge_weights=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    others = replace(plain, edge_weights=torch.tensor([1.0, 2.0, 3.0, 5.0]))
+    assert len({graph.info().fingerprint for graph in (plain, weighted, others)}) == 3
+    kept = open_graph(save_graph(tmp_path / "graph", weighted))
+    assert torch.equal(kept.edge_weights, weighted.edge_weights)
+    assert kept.info() == weighted.info()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, 2.0], r"edge_weights must be one for each of 4 edges, got \[2\]"),
+        ([1.0, 2.0, torch.nan, 1.0], "edge_weights must be finite and above 0, got nan"),
+        ([1.0, 2.0, -1.0, 1.0], "edge_weights must be finite and above 0, got -1.0"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(weights, message):
+    with pytest.raises(DataError, match=message):
+        Graph(**parts(), edge_weights=torch.tensor(weights))
+
+
+def test_vertices_of_several_classes_are_kept(tmp_path):
+    several = Graph(**parts() | {"labels": torch.tensor([[1, 0, 1], [0, 0, 0], [1, 1, 1], [-1, -1, -1]])})
+    info = several.info()
+    assert (info.num_classes, info.multi_label, info.class_counts) == (3, True, (1, 0, 1))
+    kept = open_graph(save_graph(tmp_path / "graph", several))
+    assert torch.equal(kept.labels, several.labels)
+    assert kept.info() == info
+    for wrong in ([[1, 2], [0, 1], [1, 1], [-1, -1]], [[1, -1], [0, 1], [1, 1], [-1, -1]]):
+        with pytest.raises(DataError, match="labels must be rows of 0 and 1, or -1 in a whole row"):
+            Graph(**parts() | {"labels": torch.tensor(wrong)})
 
 
 def test_an_adjacency_has_a_row_for_each_vertex(tmp_path):
@@ -182,15 +242,13 @@ def test_an_adjacency_has_a_row_for_each_vertex(tmp_path):
             read_graph(tmp_path / "graph.npz")
 
 
-@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (2, 2), (4, 2)])
+@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (2, 2), (4, 2, 2)])
 def test_labels_are_one_for_each_vertex(shape):
     labels = parts()["labels"]
     if 1 in shape:
         assert torch.equal(read_graph(like_pyg(y=labels.view(shape))).labels, labels)
     else:
-        with pytest.raises(
-            DataError, match=rf"labels must be one for each of 4 vertices, got \[{shape[0]}, {shape[1]}\]"
-        ):
+        with pytest.raises(DataError, match=rf"labels must be one for each of 4 vertices, got \{list(shape)}"):
             read_graph(like_pyg(y=torch.zeros(shape, dtype=torch.int64)))
 
 

@@ -11,9 +11,9 @@ import torch
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
-from lightning_tgnn.models.graphs.replica_dropout import ReplicaDropout
+from lightning_tgnn.models.graphs.kept_sum import whole
+from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
 from lightning_tgnn.models.graphs.sparse_product import sparse_product
-from lightning_tgnn.tasks.node_classification import alone
 from lightning_tgnn.types import SparseRows
 from tests.largest_tensor import LargestTensor
 
@@ -49,7 +49,7 @@ def test_gcn_equals_dense_matrices_with_its_gradients(graph, part, hidden, class
         return values
 
     for _ in range(2):  # with sums that are formed, and that were kept
-        assert_same(model(part, alone), slow(graph.features), model)
+        assert_same(model(part, whole), slow(graph.features), model)
 
 
 @pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (12, 13), (8, 9)])
@@ -70,7 +70,7 @@ def test_gat_equals_a_softmax_over_the_edges_with_its_gradients(graph, part, hid
         values = torch.cat(heads, dim=1) + layer.bias
         if number == 0:
             values = torch.nn.functional.elu(values)
-    assert_same(model(part, alone), values, model)
+    assert_same(model(part, whole), values, model)
 
 
 @pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (8, 12), (4, 3)])
@@ -85,7 +85,7 @@ def test_sage_equals_means_by_dense_matrices_with_its_gradients(graph, hidden, c
         values = values @ layer.own.weight.T + layer.own.bias + mean @ layer.neighbor.weight.T
         if number < 2:
             values = torch.nn.functional.layer_norm(values, (hidden,), *model.norms[number].parameters()).relu()
-    assert_same(model(part_of(graph, loops), alone), values, model)
+    assert_same(model(part_of(graph, loops), whole), values, model)
 
 
 @pytest.mark.parametrize(("hidden", "classes"), [(8, 3), (8, 12), (4, 3)])
@@ -100,7 +100,7 @@ def test_gin_equals_sums_by_dense_matrices_with_its_gradients(graph, hidden, cla
         total = (1 + layer.eps) * values + linked @ values
         values = (total @ layer.inner.weight.T + layer.bias).relu() @ layer.outer.weight.T + layer.outer.bias
         values = values.relu() if number == 0 else values
-    assert_same(model(part_of(graph, loops), alone), values, model)
+    assert_same(model(part_of(graph, loops), whole), values, model)
 
 
 def test_gatv2_equals_a_softmax_over_the_edges_with_its_gradients(graph, part):
@@ -120,7 +120,7 @@ def test_gatv2_equals_a_softmax_over_the_edges_with_its_gradients(graph, part):
             heads.append(logits.softmax(1).nan_to_num(0.0) @ rows[:, head])
         values = torch.cat(heads, dim=1) + layer.bias
         values = torch.nn.functional.elu(values) if number == 0 else values
-    assert_same(model(part, alone), values, model)
+    assert_same(model(part, whole), values, model)
 
 
 @pytest.mark.parametrize("name", ["sage", "gin", "gatv2"])
@@ -149,7 +149,7 @@ def test_layers_are_those_of_pyg(graph, name):
     theirs.load_state_dict({key: value.reshape(theirs.state_dict()[key].shape) for key, value in held.items()})
     if name != "gatv2":
         edges = edges[:, edges[0] != edges[1]]
-    found = model(part_of(graph, False), alone)
+    found = model(part_of(graph, False), whole)
     torch.testing.assert_close(found, theirs(graph.features, edges), rtol=1e-4, atol=1e-5)
 
 
@@ -173,9 +173,9 @@ class Counting:
     def __init__(self):
         self.widths = []
 
-    def __call__(self, values, key, blocks=()):
+    def __call__(self, values, key, blocks=(), then=None):
         self.widths.append((values.shape[1], values.requires_grad))
-        return values
+        return whole(values, key, blocks, then)
 
 
 def test_the_narrower_rows_travel_and_the_first_sum_once(part):
@@ -192,6 +192,8 @@ def test_the_narrower_rows_travel_and_the_first_sum_once(part):
     dropping = GCN(wide, 4, 9, 2, 0.5, layer_norm=False)
     assert summed(dropping) == [(4, True), (4, True)] * 2
     assert summed(dropping.eval()) == [(4, True), (4, True)] * 2
+    dropping = GCN(wide, 4, 9, 2, 0.5, layer_norm=False, dropout_on_sums=True)
+    assert summed(dropping) == [(wide, False), (4, True), (4, True)]
     assert summed(GAT(wide, 8, 9, 2, 2, 0.0, layer_norm=False)) == [(2 * 5, True), (8 + 1, True)] * 2
     assert summed(GAT(wide, 12, 13, 2, 2, 0.0, layer_norm=False)) == [(2 * 6, True), (12 + 1, True)] * 2
 
@@ -202,11 +204,11 @@ def test_the_narrower_rows_travel_and_the_first_sum_once(part):
     others = replace(part, edges=replace(part.edges)), replace(part, features=part.features + 1)
     for other in others:  # another graph, or the same with other features
         assert summed(model.train(), parts=(other,)) == [(wide, False), (3, True)]
-        torch.testing.assert_close(model(other, alone), deepcopy(model)(other, alone))
+        torch.testing.assert_close(model(other, whole), deepcopy(model)(other, whole))
     fresh = GCN(wide, 8, 3, 2, 0.0, layer_norm=False)
     with torch.inference_mode():
-        fresh(part, alone)
-    fresh(part, alone).sum().backward()  # what a first pass in inference mode has kept can be trained on
+        fresh(part, whole)
+    fresh(part, whole).sum().backward()  # what a first pass in inference mode has kept can be trained on
 
 
 def test_many_columns_are_summed_some_at_a_time(monkeypatch, part):
@@ -215,7 +217,7 @@ def test_many_columns_are_summed_some_at_a_time(monkeypatch, part):
     count = Counting()
     found = model(part, count)
     assert count.widths == [(2, False), (2, False), (1, False), (3, True)]
-    torch.testing.assert_close(found, deepcopy(model)(part, alone))
+    torch.testing.assert_close(found, deepcopy(model)(part, whole))
     assert "sum" not in str([*model.state_dict()])
     assert pickle.loads(pickle.dumps(model))._first_sum.kept(part) is None
 
@@ -228,23 +230,27 @@ def test_the_sparse_product_has_the_gradients_of_numerical_differences():
 
 
 def test_dropout_goes_by_vertex_and_epoch(part, monkeypatch):
-    dropout, values = ReplicaDropout(0.3, 1), torch.ones(len(part.nodes), 1000)
-    dropped = dropout(values, part)
+    def dropped_by(dropout, nodes=part.nodes, seed=0):
+        return dropout(torch.ones(len(nodes), 1000), dropout.mask(nodes, 1000, seed))
+
+    dropout = ReplicaDropout(0.3, 1)
+    dropped = dropped_by(dropout)
     assert float((dropped == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
     assert float(dropped.mean()) == pytest.approx(1, abs=0.02)
-    some = replace(part, nodes=part.nodes[5:9])
-    assert torch.equal(dropout(values[5:9], some), dropped[5:9])  # wherever the vertex is
-    assert not torch.equal(dropout(values, replace(part, seed=1)), dropped)
-    assert not torch.equal(ReplicaDropout(0.3, 2)(values, part), dropped)
+    assert torch.equal(dropped_by(dropout, part.nodes[5:9]), dropped[5:9])  # wherever the vertex is
+    assert not torch.equal(dropped_by(dropout, seed=1), dropped)
+    assert not torch.equal(dropped_by(ReplicaDropout(0.3, 2)), dropped)
+    places, rows = torch.tensor([4, 2]), DroppedRows(dropout, part)
+    assert torch.equal(rows(torch.ones(2, 1000), places), dropped_by(dropout, seed=part.seed)[places])
     monkeypatch.setattr("lightning_tgnn.models.graphs.replica_dropout._VERTICES_AT_ONCE", 7)
-    assert torch.equal(dropout(values, part), dropped)
-    assert torch.equal(dropout.eval()(values, part), values)
+    assert torch.equal(dropped_by(dropout), dropped)
+    assert dropout.eval().mask(part.nodes, 1000, 0) is None
 
 
-def test_random_bits_of_dropout_are_not_there_for_all_vertices_at_once(part):
-    nodes, values = torch.arange(400_000), torch.ones(400_000, 6)
+def test_random_bits_of_dropout_are_not_there_for_all_vertices_at_once():
+    nodes, values, dropout = torch.arange(400_000), torch.ones(400_000, 6), ReplicaDropout(0.3, 1)
     with LargestTensor() as torchs:
-        ReplicaDropout(0.3, 1)(values, part, nodes)
+        dropout(values, dropout.mask(nodes, 6, 0))
     assert torchs.largest == values.numel() * values.element_size()
 
 

@@ -15,13 +15,15 @@ from lightning_tgnn.files.new_folder import check_new, new_folder
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 
 COLUMNS = {name: name for name in ("src", "dst", "features", "labels")} | {name: f"{name}_mask" for name in SPLITS}
+_EDGE_WEIGHTS = "edge_weights"
 
 
 def open_graph(folder: str | Path) -> Graph:
     """Return the graph of a folder; its columns are mapped, not read.
 
     The files are ``src.npy`` and ``dst.npy`` (int32 or int64 [E]), ``features.npy`` (float32 [N, F]), ``labels.npy``
-    (integers [N], -1 for none) and ``train_mask.npy``, ``val_mask.npy``, ``test_mask.npy`` (bool [N]).
+    (integers [N], or [N, C] of 0 and 1, -1 for none) and ``train_mask.npy``, ``val_mask.npy``, ``test_mask.npy``
+    (bool [N]); for edges with weights also ``edge_weights.npy`` (float32 [E]).
 
     Raises:
         DataError: A file is missing or damaged, or holds something that must not be trained on.
@@ -32,14 +34,15 @@ def open_graph(folder: str | Path) -> Graph:
     if missing:
         received = f"none of the name {', '.join(missing)}"
         raise DataError(refusal(str(folder), f"a folder with {', '.join(files)}", received, "add the missing files"))
-    columns = {name: map_npy(folder / f"{file}.npy") for name, file in COLUMNS.items()}
+    present = COLUMNS | ({_EDGE_WEIGHTS: _EDGE_WEIGHTS} if (folder / f"{_EDGE_WEIGHTS}.npy").is_file() else {})
+    columns = {name: map_npy(folder / f"{file}.npy") for name, file in present.items()}
     labels = columns["labels"]
     if labels.dtype.kind == "i" or (labels.dtype.kind == "u" and np.all(labels <= np.iinfo(np.int64).max)):
         columns["labels"] = columns["labels"].astype(np.int64, copy=False)
     for name, column in columns.items():
         if column.dtype.kind not in "iufb" or not column.dtype.isnative:
             cure = "convert it; see lightning_tgnn.data.graphs.sources.folder.open_graph for the types"
-            raise DataError(refusal(str(folder / f"{COLUMNS[name]}.npy"), "of numbers", str(column.dtype), cure))
+            raise DataError(refusal(str(folder / f"{present[name]}.npy"), "of numbers", str(column.dtype), cure))
     graph = Graph(**{name: mapped_tensor(column) for name, column in columns.items()})
     object.__setattr__(graph, "folder", folder.absolute())  # the working directory may be another when it is used
     return graph
@@ -62,7 +65,7 @@ def save_graph(folder: str | Path, graph: Graph) -> Path:
     folder = check_path("folder", folder)
     check_new(folder)
     with new_folder(folder) as partial, GraphWriter(partial, graph.num_nodes) as writer:
-        for name in COLUMNS:
+        for name in (*COLUMNS, *([] if graph.edge_weights is None else [_EDGE_WEIGHTS])):
             column = getattr(graph, name)
             for piece in pieces(len(column), column[0].numel()):
                 writer.append(name, column[piece].numpy())
@@ -87,6 +90,7 @@ class GraphWriter(ExitStack):
         self._files = {
             name: self.enter_context(NpyWriter(folder / f"{file}.npy", types[name])) for name, file in COLUMNS.items()
         }
+        self._folder = folder
 
     def append(self, name: str, rows: np.ndarray) -> None:
         """Write the next rows of a column; its name is that in `Graph`.
@@ -96,4 +100,6 @@ class GraphWriter(ExitStack):
         """
         if name in ("src", "dst") and len(rows):  # before int32 cuts off what is too large
             check_ends(name, torch.from_numpy(np.ascontiguousarray(rows)), self._num_nodes)
+        if name == _EDGE_WEIGHTS and name not in self._files:
+            self._files[name] = self.enter_context(NpyWriter(self._folder / f"{name}.npy", np.float32))
         self._files[name].append(rows)

@@ -21,7 +21,7 @@ from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.files.npz_stream import read_npz
 
 FORMS = (
-    "an .npz file, a graph folder, an OGB folder, a dgl.DGLGraph, a PyG Data, a Graph, or one of "
+    "an .npz file, a graph folder, a folder of tables, an OGB folder, a dgl.DGLGraph, a PyG Data, a Graph, or one of "
     f"{', '.join((*GRAPH_NAMES, 'synthetic'))}"
 )
 
@@ -64,8 +64,9 @@ def read_graph(source: GraphSource, split: int | None = None) -> Graph:
     An ``.npz`` file has ``edge_index`` [2, E], or an adjacency in compressed rows (``adj_indices``,
     ``adj_indptr``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
     ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
-    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks. Edges count alike: of weights that are
-    not all 1 a warning says that nothing reads them.
+    and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks. Labels are [N], or [N, C] of 0 and 1.
+    Weights of edges, a number each, are named ``edge_weight``, ``edge_attr``, ``weight`` or ``w``, or are the values of
+    the adjacency (``adj_data``). Of several numbers for each edge a warning says that nothing reads them.
 
     Args:
         source: Of the graph.
@@ -79,17 +80,17 @@ def read_graph(source: GraphSource, split: int | None = None) -> Graph:
         return _from_npz(Path(source), split)
     if isinstance(source, DGLGraph):
         src, dst = edges_of_dgl(source)
-        _notice_weights(type(source).__name__, getattr(source, "edata", {}))
-        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata, split)
+        weights = _weights(type(source).__name__, getattr(source, "edata", {}))
+        return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata, split, weights)
     if isinstance(source, PyGData):
         named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in named.items() if value is not None}
-        _notice_weights(type(source).__name__, {name: getattr(source, name, None) for name in _WEIGHTS})
+        weights = _weights(type(source).__name__, {name: getattr(source, name, None) for name in _WEIGHTS})
         if source.edge_index is None:
             cure = "give it one; after ToSparseTensor, take the Data from before"
             raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
         src, dst = as_ends("edge_index", source.edge_index)
-        return _graph(src, dst, _of(held, "x"), _of(held, "y"), held, split)
+        return _graph(src, dst, _of(held, "x"), _of(held, "y"), held, split, weights)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
 
@@ -101,25 +102,27 @@ def _from_npz(path: Path, split: int | None) -> Graph:
     if path.suffix.lower() != ".npz" and not is_zipfile(path):
         raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
     held = read_npz(path)
-    _notice_weights(path, held)
     features = features_of(held)
     src, dst = edges_of(held, len(features) if features.ndim else 0)
-    has_only_label = "label" in held and "labels" not in held
-    return _graph(src, dst, features, numbers_of(held, "label" if has_only_label else "labels"), held, split)
+    labels = numbers_of(held, "label" if "label" in held and "labels" not in held else "labels")
+    return _graph(src, dst, features, labels, held, split, _weights(path, held))
 
 
-def _notice_weights(source: object, held: Mapping[str, object]) -> None:
-    """Warn of weights of edges, which nothing reads."""
-    given = ((name, held[name]) for name in _WEIGHTS if name in held)
-    unread = [repr(name) for name, values in given if isinstance(values, Values) and not _are_ones(values)]
-    if unread:
-        cure = "the edges of a static graph count alike, see normalization"
-        warnings.warn(f"{source}: nothing reads the column(s) {', '.join(unread)}; {cure}", stacklevel=3)
-
-
-def _are_ones(values: Values) -> bool:
-    dense = values.to_dense() if isinstance(values, Tensor) else values
-    return bool((dense == 1).all())
+def _weights(source: object, held: Mapping[str, object]) -> Tensor | None:
+    """Return the weights of edges, float32 [E]; None where all are 1. Warn of several numbers for each edge."""
+    found = None
+    for name in _WEIGHTS:
+        values = held.get(name)
+        if not isinstance(values, Values):
+            continue
+        numbers = as_numbers(name, values.to_dense() if isinstance(values, Tensor) else values)
+        if (numbers == 1).all():
+            continue
+        if found is None and numbers.numel() == len(numbers):
+            found = numbers.flatten().float()
+        else:
+            warnings.warn(f"{source}: nothing reads {name!r}: an edge has one weight", stacklevel=3)
+    return found
 
 
 def _of(held: Mapping[str, _Held], name: str) -> _Held:
@@ -129,7 +132,13 @@ def _of(held: Mapping[str, _Held], name: str) -> _Held:
 
 
 def _graph(
-    src: Values, dst: Values, features: Values, labels: Values, held: Mapping[str, Values], split: int | None
+    src: Values,
+    dst: Values,
+    features: Values,
+    labels: Values,
+    held: Mapping[str, Values],
+    split: int | None,
+    weights: Tensor | None,
 ) -> Graph:
     return Graph(
         src=as_whole("src", src),
@@ -137,6 +146,7 @@ def _graph(
         features=as_numbers("features", features).float(),
         labels=_one_each(as_whole("labels", labels, "give integers, and -1 for no label")),
         **{name: _mask(f"{name}_mask", _of(held, f"{name}_mask"), split) for name in SPLITS},
+        edge_weights=weights,
     )
 
 

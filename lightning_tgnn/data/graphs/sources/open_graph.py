@@ -13,6 +13,7 @@ from lightning_tgnn.data.graphs.sources.graph_objects import FORMS, OF_EVENTS, G
 from lightning_tgnn.data.graphs.sources.names import DGL_CLASSES, GRAPH_NAMES, OGB_URLS, folder_of
 from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb, is_ogb_folder
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
+from lightning_tgnn.data.graphs.sources.tables import is_folder_of_tables, read_tables
 from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.files.download import download
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
@@ -69,10 +70,12 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], s
             raise InvalidArgumentError(refusal("source", FORMS, str(folder), OF_EVENTS))
         if is_graph_folder(folder):
             return open_graph(folder)
+        if is_folder_of_tables(folder):
+            return read_tables(folder)
         if is_ogb_folder(folder):
             return _open_converted(folder, str(folder))
-        cure = "give the folder with src.npy, or that with OGB's folders raw and split"
-        raise DataError(refusal("source", "a graph folder or an OGB folder", str(folder), cure))
+        cure = "give the folder with src.npy, with edges.csv or edges.parquet, or with OGB's folders raw and split"
+        raise DataError(refusal("source", "a graph folder, a folder of tables or an OGB folder", str(folder), cure))
     return read_graph(source, split)
 
 

@@ -170,7 +170,9 @@ def test_a_folder_without_split_and_one_of_something_else_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a folder with one split/<name>/train.csv.gz, got 'none'; take the folder"):
         opened(tmp_path)
     (tmp_path / "other").mkdir()
-    with pytest.raises(DataError, match=r"source must be a graph folder or an OGB folder, got '.*other'; give the"):
+    with pytest.raises(
+        DataError, match=r"source must be a graph folder, a folder of tables or an OGB folder, got '.*other'; give the"
+    ):
         opened(tmp_path / "other")
 
 
