@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from time import perf_counter
 from typing import Any
 
@@ -47,9 +48,9 @@ class PendingRows:
             now = perf_counter()
             arrived = now if self._arrived is None else self._arrived
             waited = 0.0 if self._exchange.background else now - begin
-            self._exchange.traffic.add_wait(
-                self._operation, waited=waited, in_flight=max(arrived - self._started, waited)
-            )
+            if self._exchange.is_timed:
+                in_flight = max(arrived - self._started, waited)
+                self._exchange.traffic.add_wait(self._operation, waited=waited, in_flight=in_flight)
             self._work = None
         return self._rows
 
@@ -64,7 +65,9 @@ class PendingResult:
         """Return the result, or raise what the thread has raised."""
         begin = perf_counter()
         found = self._formed.wait()
-        self._exchange.traffic.add_wait(self._operation, waited=perf_counter() - begin, in_flight=0.0)
+        waited = perf_counter() - begin
+        in_flight = max(self._formed.seconds, waited)
+        self._exchange.traffic.add_wait(self._operation, waited=waited, in_flight=in_flight)
         return found
 
 
@@ -96,7 +99,7 @@ class Exchange:
         self.rank = rank
         self.device = torch.device(device)
         self.traffic = traffic or Traffic()
-        self.background = background
+        self.background, self.is_timed = background, True
         self._group = group
         self._stream: torch.cuda.Stream | None = None  # of what a thread forms
 
@@ -110,11 +113,12 @@ class Exchange:
         Args:
             form: Returns the tensor, given the exchange to use.
             reads: Tensors that it reads.
-            operation: The name under which waiting for the tensor is counted.
+            operation: The name under which times are counted: from the start until the tensor is formed, and waiting.
         """
         if self._stream is None and self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
-        theirs = Exchange(self.ranks, self.rank, self._group, self.device, traffic=self.traffic, background=True)
+        theirs = copy(self)
+        theirs.background, theirs.is_timed = True, False  # the whole is timed
         formed = InBackground(lambda: form(theirs), self._stream, operation)
         read_in_background(self._stream, *reads)
         return PendingResult(formed, self, operation)

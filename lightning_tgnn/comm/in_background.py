@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -17,10 +18,14 @@ class InBackground:
         form: Returns the tensor. Autograd does not follow it.
         stream: Of the GPU; None on a CPU.
         name: Of the thread.
+
+    Attributes:
+        seconds: From the start until the tensor was formed.
     """
 
     def __init__(self, form: Callable[[], Tensor], stream: torch.cuda.Stream | None, name: str) -> None:
         self._formed: Future[Tensor] = Future()
+        self._begun, self.seconds = perf_counter(), 0.0
         self._stream = stream
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(stream.device))
@@ -30,7 +35,9 @@ class InBackground:
     def _run(self, form: Callable[[], Tensor]) -> None:
         try:
             with torch.cuda.stream(self._stream), torch.no_grad():
-                self._formed.set_result(form())
+                values = form()
+            self.seconds = perf_counter() - self._begun
+            self._formed.set_result(values)
         except BaseException as error:
             self._formed.set_exception(error)
 

@@ -24,7 +24,7 @@ from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, MultiLabelF1
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
 from lightning_tgnn.models.graphs.kept_sum import whole
-from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
+from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.optimization import (
     NOT_SAVED,
     LRSchedulerCallable,
@@ -173,7 +173,10 @@ class NodeClassification(OptimizedTask):
                 training vertices are of one class.
         """
         check_default_dtype()
-        if not info.multi_label:
+        if info.multi_label and info.class_counts is not None:
+            if not any(info.class_counts):
+                refuse_classes(type(self).__name__, "none")
+        else:
             check_classes(type(self).__name__, info.class_counts)
         self.info = info
         self.model = self._built_in(info) if self._own_model is None else self._own_model(info)

@@ -18,6 +18,7 @@ from lightning_tgnn.types import BatchedData, FixedSettings, datamodule_of, rank
 CURE = "give that, or run fit without a checkpoint to train anew"
 # Arguments of DataModules that came after checkpoints were made, with what these were trained with.
 _BEFORE = {"embed_at": "event", "standardize_features": False}
+_ARGUMENTS_BEFORE = {"dropout_on_sums": False}
 
 
 class ResumableTask(TrainedTask):
@@ -108,7 +109,7 @@ class ResumableTask(TrainedTask):
             return
         self._check_kind(saved.get("task"))
         training = self.trainer.state.fn == "fit"
-        arguments = checkpoint.get("hyper_parameters", {})
+        arguments = {**_ARGUMENTS_BEFORE, **checkpoint.get("hyper_parameters", {})}
         for line in check_same(arguments, self.hparams, f"{type(self).__name__}({{}}=...)", self.may_change):
             if training:
                 rank_zero_info(line)

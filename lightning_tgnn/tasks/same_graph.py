@@ -48,7 +48,8 @@ def check_same_graph(
         saved: The graph of the model or checkpoint; None if it is not known yet.
         current: The graph at hand.
         resumes: Whether a fit goes on with the checkpoint: then other values are refused, too.
-        may_have_grown: Whether other vertices and edges will do, as long as features and classes are as many.
+        may_have_grown: Whether other vertices and edges will do, as long as features and classes are as many, and edges
+            have weights in both or in neither.
 
     Raises:
         CheckpointError: The graphs differ.
@@ -56,8 +57,8 @@ def check_same_graph(
     if saved is None:
         return
     cure = _CURE.format("graph")
-    answers = [(info.feature_dim, info.num_classes, info.multi_label) for info in (saved, current)]
-    if may_have_grown and answers[0] == answers[1]:
+    kinds = [(info.feature_dim, info.num_classes, info.multi_label, info.weighted) for info in (saved, current)]
+    if may_have_grown and kinds[0] == kinds[1]:
         return
     ours, theirs = replace(current, features=None), replace(saved, features=None)
     if ours != theirs:

@@ -47,7 +47,7 @@ class RowExchange(Protocol):
         Args:
             form: Returns the tensor, given the exchange to use.
             reads: Tensors that it reads.
-            operation: The name under which waiting for the tensor is counted.
+            operation: The name under which times are counted: from the start until the tensor is formed, and waiting.
         """
         ...
 

@@ -29,6 +29,7 @@ class GraphInfo:
         features: Digest of some rows of the features, evenly spread; None if unknown.
         class_counts: Training vertices of each class; None if unknown.
         multi_label: Whether a vertex may be of several classes.
+        weighted: Whether edges have weights of their own.
     """
 
     num_nodes: int
@@ -39,6 +40,7 @@ class GraphInfo:
     features: str | None = None
     class_counts: tuple[int, ...] | None = field(default=None, compare=False)
     multi_label: bool = False
+    weighted: bool = False
 
 
 @dataclass(frozen=True, repr=False)

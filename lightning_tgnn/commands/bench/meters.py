@@ -54,7 +54,7 @@ class Measurement:
         """Share of the time under way that nobody waited for; None where nothing was under way."""
         flows = [flow for name, flow in self.flows.items() if name not in _NEVER_HIDDEN]
         in_flight = sum(flow.in_flight for flow in flows)
-        return max(0.0, 1 - sum(flow.waited for flow in flows) / in_flight) if in_flight else None
+        return 1 - sum(flow.waited for flow in flows) / in_flight if in_flight else None
 
     def figures(self) -> Figures:
         """Return all of it as plain values."""

@@ -24,7 +24,8 @@ def classify_vertices(options: PredictOptions) -> None:
 
     Raises:
         CheckpointError: The checkpoint is of no static graph.
-        InvalidArgumentError: The graph has another number of features than the graph of training.
+        InvalidArgumentError: The graph has another number of features than the graph of training, or only one of them
+            has weights of edges.
     """
     saved = RunCheckpointIO().load_checkpoint(options.ckpt_path, map_location="cpu").get("lightning_tgnn") or {}
     if not {"graph", "settings"} <= set(saved):
@@ -45,6 +46,10 @@ def classify_vertices(options: PredictOptions) -> None:
         requirement = f"a graph with the {task.info.feature_dim} features of training"
         cure = "give such a graph: it may have other vertices and edges"
         raise InvalidArgumentError(refusal("vertices", requirement, data.info.feature_dim, cure))
+    if data.info.weighted != task.info.weighted:
+        has = ("a graph without weights of edges", "a graph with weights of edges")
+        cure = "give a graph of the kind that the model was trained on"
+        raise InvalidArgumentError(refusal("vertices", has[task.info.weighted], has[data.info.weighted], cure))
     device = torch.device(options.device)
     subgraph = data.predict_dataloader().subgraph.to(device)
     with torch.inference_mode():

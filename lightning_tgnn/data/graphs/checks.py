@@ -75,17 +75,17 @@ def check_features(features: Tensor) -> None:
             raise DataError(refusal("features", "finite", received, cure))
 
 
-def check_edge_weights(weights: Tensor, num_edges: int) -> None:
+def check_edge_weights(weights: Tensor, num_edges: int, name: str = "edge_weights") -> None:
     """Refuse weights of edges that are not float32 [E], finite and above 0."""
-    check_type("edge_weights", weights, (torch.float32,), "convert them")
+    check_type(name, weights, (torch.float32,), "convert them")
     if weights.shape != (num_edges,):
         cure = "give a vector [E]"
-        raise DataError(refusal("edge_weights", f"one for each of {num_edges} edges", list(weights.shape), cure))
+        raise DataError(refusal(name, f"one for each of {num_edges} edges", list(weights.shape), cure))
     for piece in pieces(num_edges):
         bad = ~((weights[piece] > 0) & torch.isfinite(weights[piece]))
         if bad.any():
             wrong = float(weights[piece][bad][0])
-            raise DataError(refusal("edge_weights", "finite and above 0", wrong, "leave such edges out"))
+            raise DataError(refusal(name, "finite and above 0", wrong, "leave such edges out"))
 
 
 def check_labels(labels: Tensor, num_nodes: int) -> None:

@@ -112,8 +112,9 @@ class Graph:
             weights = given.clone() if edges is None else given[edges]
         if normalization == "none":
             return weights
-        into = torch.bincount(self.dst, given, minlength=self.num_nodes)
-        out = torch.bincount(self.src, given, minlength=self.num_nodes) if normalization == "symmetric" else None
+        exact = None if given is None else given.double()  # float32 would lose count at a hub
+        into = torch.bincount(self.dst, exact, minlength=self.num_nodes)
+        out = torch.bincount(self.src, exact, minlength=self.num_nodes) if normalization == "symmetric" else None
         for piece in pieces(len(weights)):
             some = piece if edges is None else edges[piece]
             of_end = into[self.dst[some].long()].double()
@@ -143,4 +144,5 @@ class Graph:
             features=digest_of_some(self.features),
             class_counts=tuple(counts.tolist()),
             multi_label=several,
+            weighted=self.edge_weights is not None,
         )

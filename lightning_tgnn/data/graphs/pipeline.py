@@ -146,6 +146,8 @@ class GraphPipeline(Pipeline):
         splits = " / ".join(f"{int(getattr(graph, name).sum()):,}" for name in ("train", "val", "test"))
         weighted = "" if graph.edge_weights is None else " with weights, which a GCN reads"
         several = ", several for a vertex" if info.multi_label else ""
+        if info.multi_label and bool((graph.labels[graph.train].sum(1) == 1).all()):
+            several = ", of which each training vertex has one: give labels [N] to learn that"
         self._tell(
             f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges"
             f"{weighted}, {info.feature_dim} features, {info.num_classes} classes{several}"

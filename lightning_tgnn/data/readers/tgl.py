@@ -26,8 +26,8 @@ _COLUMNS = {"src": "src", "dst": "dst", "time": "time"}
 
 
 def is_tgl_folder(folder: Path) -> bool:
-    """Whether ``folder`` has TGL's ``edges.csv``."""
-    return (folder / EDGES).is_file()
+    """Whether ``folder`` has TGL's ``edges.csv``, and no table of vertices, with which it would be a static graph."""
+    return (folder / EDGES).is_file() and not any(folder.glob("vertices.*"))
 
 
 def read_tgl(folder: Path) -> EventStore:

@@ -157,7 +157,7 @@ def as_file(path, **held):
     return path
 
 
-@pytest.mark.parametrize("name", ["edge_weight", "edge_attr", "weight", "w"])
+@pytest.mark.parametrize("name", ["edge_weight", "weight", "w"])
 def test_weights_of_edges_are_read_under_every_name(tmp_path, name):
     ones, others = torch.ones(4), torch.tensor([1.0, 1.0, 2.0, 1.0])
     forms = {
@@ -173,8 +173,27 @@ def test_weights_of_edges_are_read_under_every_name(tmp_path, name):
                 graph = read_graph(made(values))
                 same(graph, Graph(**parts()))
                 assert torch.equal(graph.edge_weights, others)
-        with pytest.warns(UserWarning, match=f"{source}: nothing reads '{name}': an edge has one weight"):
-            assert read_graph(made(others.expand(2, 4).T)).edge_weights is None
+        for unfit in (others.expand(2, 4).T, others[1:3], torch.tensor(2.0)):
+            with pytest.warns(
+                UserWarning, match=rf"{source}: nothing reads the column\(s\) '{name}'; weights of edges"
+            ):
+                assert read_graph(made(unfit)).edge_weights is None
+        with pytest.raises(DataError, match=f"{name} must be finite and above 0, got -1"):
+            read_graph(made(others - 2))
+
+
+def test_features_of_edges_are_no_weights():
+    with pytest.warns(UserWarning, match=r"nothing reads the column\(s\) 'edge_attr'; weights of edges are"):
+        assert read_graph(like_pyg(edge_attr=torch.tensor([[1.0], [2.0], [3.0], [1.0]]))).edge_weights is None
+
+
+def test_degrees_of_hubs_are_exact():
+    count = 3_000_000
+    src, split = torch.arange(count) % 4, torch.eye(4, dtype=torch.bool)
+    plain = torch.zeros(count, dtype=torch.int64), torch.ones(4, 1), torch.tensor([0, 1, 0, 1])
+    weights = torch.full((count,), 0.1)
+    graph = Graph(src, *plain, split[0], split[1], split[2], edge_weights=weights)
+    assert float(graph.weights("row").double().sum()) == pytest.approx(1, rel=1e-5)
 
 
 def test_weighted_edges_are_normalised_as_in_pyg():

@@ -15,6 +15,7 @@ from torch import Tensor
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
 from lightning_tgnn.data.arrays import as_ends, as_numbers, as_whole
 from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
+from lightning_tgnn.data.graphs.checks import check_edge_weights
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.archive import edges_of, features_of, missing, numbers_of
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
@@ -28,7 +29,8 @@ FORMS = (
 
 OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
 """What is said of a source that may hold events."""
-_WEIGHTS = ("edge_weight", "edge_attr", "weight", "w", "adj_data")
+_WEIGHTS = ("edge_weight", "weight", "w", "adj_data")
+_UNREAD = ("edge_attr",)
 _Held = TypeVar("_Held")
 Values: TypeAlias = np.ndarray | Tensor
 """A column of an archive, or of a graph in memory."""
@@ -65,8 +67,8 @@ def read_graph(source: GraphSource, split: int | None = None) -> Graph:
     ``adj_indptr``); features dense (``features``) or in compressed rows (``feat_*`` or ``attr_*``);
     ``label`` or ``labels``; and ``train_mask``, ``val_mask``, ``test_mask``. A `dgl.DGLGraph` has ``feat``, ``label``
     and the masks as vertex data, a PyG ``Data`` has ``x``, ``y`` and the masks. Labels are [N], or [N, C] of 0 and 1.
-    Weights of edges, a number each, are named ``edge_weight``, ``edge_attr``, ``weight`` or ``w``, or are the values of
-    the adjacency (``adj_data``). Of several numbers for each edge a warning says that nothing reads them.
+    Weights of edges [E], above 0, are named ``edge_weight``, ``weight`` or ``w``, or are the values of the adjacency
+    (``adj_data``). Of other columns of edges a warning says that nothing reads them.
 
     Args:
         source: Of the graph.
@@ -80,16 +82,17 @@ def read_graph(source: GraphSource, split: int | None = None) -> Graph:
         return _from_npz(Path(source), split)
     if isinstance(source, DGLGraph):
         src, dst = edges_of_dgl(source)
-        weights = _weights(type(source).__name__, getattr(source, "edata", {}))
+        weights = _weights(type(source).__name__, getattr(source, "edata", {}), len(src))
         return _graph(src, dst, _of(source.ndata, "feat"), _of(source.ndata, "label"), source.ndata, split, weights)
     if isinstance(source, PyGData):
         named = {name: getattr(source, name, None) for name in ("x", "y", *(f"{name}_mask" for name in SPLITS))}
         held = {name: value for name, value in named.items() if value is not None}
-        weights = _weights(type(source).__name__, {name: getattr(source, name, None) for name in _WEIGHTS})
+        columns = {name: getattr(source, name, None) for name in (*_WEIGHTS, *_UNREAD)}
         if source.edge_index is None:
             cure = "give it one; after ToSparseTensor, take the Data from before"
             raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
         src, dst = as_ends("edge_index", source.edge_index)
+        weights = _weights(type(source).__name__, columns, len(src))
         return _graph(src, dst, _of(held, "x"), _of(held, "y"), held, split, weights)
     raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
 
@@ -105,23 +108,25 @@ def _from_npz(path: Path, split: int | None) -> Graph:
     features = features_of(held)
     src, dst = edges_of(held, len(features) if features.ndim else 0)
     labels = numbers_of(held, "label" if "label" in held and "labels" not in held else "labels")
-    return _graph(src, dst, features, labels, held, split, _weights(path, held))
+    return _graph(src, dst, features, labels, held, split, _weights(path, held, len(src)))
 
 
-def _weights(source: object, held: Mapping[str, object]) -> Tensor | None:
-    """Return the weights of edges, float32 [E]; None where all are 1. Warn of several numbers for each edge."""
+def _weights(source: object, held: Mapping[str, object], num_edges: int) -> Tensor | None:
+    """Return the weights of edges, float32 [E]; None where all are 1. Warn of columns that nothing reads."""
     found = None
-    for name in _WEIGHTS:
+    for name in (*_WEIGHTS, *_UNREAD):
         values = held.get(name)
         if not isinstance(values, Values):
             continue
         numbers = as_numbers(name, values.to_dense() if isinstance(values, Tensor) else values)
         if (numbers == 1).all():
             continue
-        if found is None and numbers.numel() == len(numbers):
-            found = numbers.flatten().float()
-        else:
-            warnings.warn(f"{source}: nothing reads {name!r}: an edge has one weight", stacklevel=3)
+        if name in _UNREAD or found is not None or numbers.shape not in ((num_edges,), (num_edges, 1)):
+            cure = "weights of edges are edge_weight, [E]"
+            warnings.warn(f"{source}: nothing reads the column(s) {name!r}; {cure}", stacklevel=3)
+            continue
+        found = numbers.flatten().float()
+        check_edge_weights(found, num_edges, name)
     return found
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.arrays import as_numbers, as_whole
+from lightning_tgnn.data.arrays import as_whole
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def read_tables(folder: Path) -> Graph:
 
     A row of ``edges`` has ``src``, ``dst`` and perhaps ``weight``. A row of ``vertices`` has
 
-    - ``id``, numbers or texts, which ``src`` and ``dst`` refer to; without it they are numbers of rows, from 0;
+    - ``id``, which ``src`` and ``dst`` refer to, compared as text; without it they are numbers of rows, from 0;
     - ``label``, the number of a class, empty for none; or ``label_0``, ``label_1`` and so on of 0 and 1;
     - ``split``: ``train``, ``val``, ``test``, or empty;
     - features, in all other columns, numbers.
@@ -37,13 +40,13 @@ def read_tables(folder: Path) -> Graph:
     Raises:
         DataError: A table or column is missing, or holds something that must not be trained on.
     """
-    edges, vertices = _table(folder, "edges"), _table(folder, "vertices")
-    where = str(folder)
+    vertices = _table(folder, "vertices", ("id", "split"))
+    edges = _table(folder, "edges", ("src", "dst") if "id" in vertices else ())
     unread = [str(name) for name in edges if name not in ("src", "dst", "weight")]
     if unread:
-        warnings.warn(f"{where}: nothing reads the column(s) {', '.join(unread)} of the edges", stacklevel=2)
+        warnings.warn(f"{folder}: nothing reads the column(s) {', '.join(unread)} of the edges", stacklevel=2)
     names = [str(name) for name in vertices]
-    labels = [name for name in names if name == "label" or name.startswith("label_")]
+    labels = _label_columns(folder, names)
     features = [name for name in names if name not in {"id", "split", *labels}]
     for table, column, is_there in (
         ("edges", "src", "src" in edges),
@@ -54,25 +57,35 @@ def read_tables(folder: Path) -> Graph:
     ):
         if not is_there:
             found = ", ".join(map(str, edges if table == "edges" else vertices))
-            raise DataError(refusal(f"{where}: {table}", f"with {column}", found, "add or rename a column"))
-    splits = vertices["split"].fillna("").astype(str).str.strip()
+            raise DataError(refusal(f"{folder}: {table}", f"with {column}", found, "add or rename a column"))
+    splits = _texts(vertices["split"]).str.strip()
     wrong = splits[~splits.isin([*SPLITS, ""])]
     if len(wrong):
         cure = "leave it empty for a vertex in no split"
-        raise DataError(refusal(f"{where}: split", "train, val, test or empty", wrong.iloc[0], cure))
+        raise DataError(refusal(f"{folder}: split", "train, val, test or empty", wrong.iloc[0], cure))
+    classes = np.nan_to_num(np.stack([_numbers(folder, vertices[name]) for name in labels], axis=1), nan=-1)
     return Graph(
-        src=_ends(where, "src", edges, vertices),
-        dst=_ends(where, "dst", edges, vertices),
-        features=torch.stack([as_numbers(name, vertices[name].to_numpy()).float() for name in features], dim=1),
-        labels=as_whole(
-            "label", _filled(vertices[labels]), "number the classes from 0, and leave out where there is none"
-        ),
+        src=_ends(folder, "src", edges, vertices),
+        dst=_ends(folder, "dst", edges, vertices),
+        features=torch.from_numpy(np.stack([_numbers(folder, vertices[name]) for name in features], axis=1)).float(),
+        labels=as_whole("label", classes[:, 0] if labels == ["label"] else classes, "number the classes from 0"),
         **{name: torch.from_numpy((splits == name).to_numpy()) for name in SPLITS},
-        edge_weights=as_numbers("weight", edges["weight"].to_numpy()).float() if "weight" in edges else None,
+        edge_weights=torch.from_numpy(_numbers(folder, edges["weight"])).float() if "weight" in edges else None,
     )
 
 
-def _table(folder: Path, name: str) -> pd.DataFrame:
+def _label_columns(folder: Path, names: list[str]) -> list[str]:
+    """Return ``label``, or ``label_0``, ``label_1`` and so on, in the order of their numbers."""
+    several = sorted((name for name in names if re.fullmatch(r"label_\d+", name)), key=lambda name: int(name[6:]))
+    one = ["label"] if "label" in names else []
+    if (one and several) or several != [f"label_{number}" for number in range(len(several))]:
+        requirement, cure = "label alone, or label_0, label_1 and so on without gaps", "rename the other columns"
+        raise DataError(refusal(f"{folder}: columns of labels", requirement, ", ".join(one + several), cure))
+    return one or several
+
+
+def _table(folder: Path, name: str, texts: Sequence[str]) -> pd.DataFrame:
+    """Return a table; in a CSV an empty field is NaN, but in the columns ``texts``, which are read as they are."""
     import pandas as pd
 
     paths = [folder / f"{name}{ending}" for ending in _ENDINGS if (folder / f"{name}{ending}").is_file()]
@@ -80,31 +93,50 @@ def _table(folder: Path, name: str) -> pd.DataFrame:
         received, cure = ", ".join(path.name for path in paths) or "none", f"give {name}.csv or {name}.parquet"
         raise DataError(refusal(str(folder), f"a folder with one table of the {name}", received, cure))
     (path,) = paths
+    is_parquet = path.suffix == ".parquet"
     try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (ValueError, OSError, EOFError) as error:  # what pandas and pyarrow raise of a damaged file
-        form = "a table of Parquet" if path.suffix == ".parquet" else "a table of CSV with a header"
+        if is_parquet:
+            table = pd.read_parquet(path)
+            return table.reset_index() if any(level is not None for level in table.index.names) else table
+        plain: dict[str, Any] = {"header": None, "keep_default_na": False}
+        columns = [str(column).strip() for column in pd.read_csv(path, dtype=str, nrows=1, **plain).iloc[0]]
+        if len({*columns, ""}) == len(columns) + 1:
+            empty = {column: [""] for column in columns if column not in texts}
+            types = dict.fromkeys(texts, str)
+            return pd.read_csv(path, names=columns, skiprows=1, na_values=empty, dtype=types, **plain)
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # what pandas and pyarrow raise of a damaged file
+        form = "a table of Parquet" if is_parquet else "a table of CSV with a header"
         raise DataError(refusal(str(path), form, str(error), "write it anew")) from error
+    cure = "name every column once; pandas writes no column of row numbers with index=False"
+    raise DataError(refusal(str(path), "a table with a different name for each column", ", ".join(columns), cure))
 
 
-def _ends(where: str, end: str, edges: pd.DataFrame, vertices: pd.DataFrame) -> torch.Tensor:
+def _texts(column: pd.Series) -> pd.Series:
+    """Return the values as texts, empty where there is none."""
+    return column.astype(object).where(column.notna(), "").astype(str)
+
+
+def _numbers(folder: Path, column: pd.Series) -> np.ndarray:
+    """Return the values as float64, NaN where there is none."""
+    try:
+        return column.to_numpy(dtype="float64", na_value=np.nan)
+    except (ValueError, TypeError) as error:
+        cure = "convert it, or leave the column out"
+        raise DataError(refusal(f"{folder}: {column.name}", "of numbers", str(error), cure)) from None
+
+
+def _ends(folder: Path, end: str, edges: pd.DataFrame, vertices: pd.DataFrame) -> torch.Tensor:
     """Return the rows of ``vertices`` that the edges have at one end, int64 [E]."""
     if "id" not in vertices:
         return as_whole(end, edges[end].to_numpy(), "give numbers of rows, or the vertices a column id")
     import pandas as pd
 
-    ids = pd.Index(vertices["id"])
-    if not ids.is_unique:
-        twice = vertices["id"][ids.duplicated()].iloc[0]
-        raise DataError(refusal(f"{where}: id", "different for each vertex", twice, "give each vertex one row"))
-    rows = ids.get_indexer(edges[end])
+    ids, ends = pd.Index(_texts(vertices["id"])), _texts(edges[end])
+    if not ids.is_unique or (ids == "").any():
+        wrong = "none" if (ids == "").any() else ids[ids.duplicated()][0]
+        raise DataError(refusal(f"{folder}: id", "different for each vertex", wrong, "give each vertex one row"))
+    rows = ids.get_indexer(pd.Index(ends))
     if (rows < 0).any():
-        stranger = edges[end][rows < 0].iloc[0]
-        raise DataError(refusal(f"{where}: {end}", "of ids of vertices", stranger, "give every vertex a row"))
+        stranger = ends[rows < 0].iloc[0] or "none"
+        raise DataError(refusal(f"{folder}: {end}", "of ids of vertices", stranger, "give every vertex a row"))
     return torch.from_numpy(rows.astype(np.int64))
-
-
-def _filled(labels: pd.DataFrame) -> np.ndarray:
-    """Return labels with -1 where there is none, [N] or [N, C]."""
-    values = labels.fillna(-1).to_numpy()
-    return values[:, 0] if list(labels) == ["label"] else values

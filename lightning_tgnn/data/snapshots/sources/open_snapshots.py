@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,6 +114,9 @@ class SnapshotSource:
         source = self.source
         if self.edge_counts is not None:
             graph = open_source(cast(GraphSource, source), self.read.root, self.read.synthetic)
+            if graph.edge_weights is not None:
+                cure = "snapshots take weights=..., one for each edge of each snapshot"
+                warnings.warn(f"nothing reads the weights of the graph's edges; {cure}", stacklevel=2)
             return SnapshotSequence.by_deletion(
                 graph.src,
                 graph.dst,
