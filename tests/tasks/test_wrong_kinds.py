@@ -106,7 +106,12 @@ COLUMNS = [  # no stream or graph can have them, whatever the task
     (graph, {"labels": GRAPH.labels + 0j}, "labels must be int64, got 'complex64'; number"),
     (graph, {"labels": at(GRAPH.labels, 0, -5)}, "labels must be classes from 0, or -1, got -5; number"),
     (graph, {"labels": at(GRAPH.labels, 0, 60)}, "labels must be classes below the number of vertices, 60, got 60; n"),
-    (graph, {"labels": torch.zeros(60, 3, dtype=torch.int64)}, "labels must be one for each of 60 vertices, got [60"),
+    (
+        graph,
+        {"labels": torch.zeros(60, 3, 2, dtype=torch.int64)},
+        "labels must be one for each of 60 vertices, got [60",
+    ),
+    (graph, {"labels": torch.full((60, 3), 2)}, "labels must be rows of 0 and 1, or -1 in a whole row, got [2, 2, 2]"),
     (graph, {"labels": torch.full((60,), -1)}, "train mask must be vertices with a label, got 'vertex 0'; leave"),
     (graph, {"features": None}, "features must be a tensor, got 'NoneType'; give torch.from_numpy"),
     (graph, {"features": GRAPH.features.numpy()}, "features must be a tensor, got 'ndarray'; give torch.from_numpy"),
