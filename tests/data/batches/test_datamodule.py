@@ -186,7 +186,7 @@ def test_what_is_to_be_warned_of_a_source_is_said_by_the_first_rank_alone(tmp_pa
     }
     graph = generate_graph(20, 60)
     masks = {f"{name}_mask": getattr(graph, name) for name in ("train", "val", "test")}
-    columns = {"features": graph.features, "labels": graph.labels, "weight": np.full(len(graph.src), 2.0), **masks}
+    columns = {"features": graph.features, "labels": graph.labels, "edge_attr": np.full(len(graph.src), 2.0), **masks}
     np.savez(tmp_path / "graph.npz", edge_index=np.stack([graph.src, graph.dst]), **columns)
     for rank in (0, 1):
         monkeypatch.setattr(rank_zero_only, "rank", rank)
