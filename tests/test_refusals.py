@@ -32,7 +32,6 @@ from lightning_tgnn.checks import CheckpointError, LightningTGNNError, check_glo
 from lightning_tgnn.data import Graph, generate_graph, read_events
 from lightning_tgnn.data.sources.open_events import place_of
 from lightning_tgnn.files import memory
-from lightning_tgnn.strategies.parts.stores import HostShards
 from tests.data.example_graphs import parts
 from tests.data.example_streams import random_store
 
@@ -73,7 +72,6 @@ FLAGS = [
     (DistTGLStrategy, "scale_epochs"),
     (DistTGLStrategy, "fetch_ahead"),
     (PipeTGLStrategy, "targets_first"),
-    (HostShards, "omit_own_half"),
 ]
 
 
@@ -103,7 +101,7 @@ def test_settings_of_every_datamodule(kind, name, value, message):
     refused(lambda: kind(**{name: value}), message)
 
 
-@pytest.mark.parametrize("kind", [SvenStrategy, CDFGNNStrategy, VertexPartitionStrategy, HostShards])
+@pytest.mark.parametrize("kind", [SvenStrategy, CDFGNNStrategy, VertexPartitionStrategy])
 @pytest.mark.parametrize("value", [None, [0, 1], 3])
 def test_a_partition_of_a_wrong_type(kind, value):
     refused(lambda: kind(partition=value), f"partition must be a name, a path or a tensor, got {value!r}; give a list")

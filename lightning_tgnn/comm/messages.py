@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import timedelta
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -15,11 +13,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from lightning_tgnn.comm.failure import handle_failure, peer_failure
+from lightning_tgnn.comm.failure import peer_failure
 from lightning_tgnn.comm.traffic import Traffic
 
 _CPU = torch.device("cpu")
-_NEVER_SENT = 1
 _KEPT = 16
 """Messages to a rank that are kept before it is waited for. Nobody here is so many ahead of who receives them."""
 
@@ -32,10 +29,10 @@ class Message:
         work: The receipt.
         operation: Under what name it is counted.
         sender: The rank that sends it.
-        traffic: Where it is counted; None does not count how long it is waited for.
+        traffic: Where it is counted.
     """
 
-    def __init__(self, values: Tensor, work: dist.Work, operation: str, sender: int, traffic: Traffic | None) -> None:
+    def __init__(self, values: Tensor, work: dist.Work, operation: str, sender: int, traffic: Traffic) -> None:
         self._values, self._work, self._operation = values, work, operation
         self._sender, self._traffic = sender, traffic
         self._started, self._done = perf_counter(), False
@@ -51,8 +48,7 @@ class Message:
             with peer_failure(f"{self._operation} from rank {self._sender}"):
                 self._work.wait()
             now = perf_counter()
-            if self._traffic is not None:
-                self._traffic.add_wait(self._operation, waited=now - begin, in_flight=now - self._started)
+            self._traffic.add_wait(self._operation, waited=now - begin, in_flight=now - self._started)
             self._done = True
         return self._values
 
@@ -89,7 +85,7 @@ class Messages:
         self._numbers = list(ranks)
         self.group = group
         self._sent: list[deque[tuple[dist.Work, Tensor]]] = [deque() for _ in ranks]
-        self._own: SimpleQueue[Tensor | BaseException] = SimpleQueue()
+        self._own: SimpleQueue[Tensor] = SimpleQueue()
 
     @property
     def waited(self) -> float:
@@ -114,41 +110,24 @@ class Messages:
         to[place] = count
         self.traffic.add(operation, sent=count, received=0, sent_to=to)
 
-    def receive(self, values: Tensor, place: int, operation: str, *, background: bool = False) -> Message:
+    def receive(self, values: Tensor, place: int, operation: str) -> Message:
         """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape.
 
         Args:
             values: Where to.
             place: Where from. What a rank receives of itself has to be waited for in order.
             operation: Under what name it is counted.
-            background: Whether waiting for the message holds up no other work.
         """
         sender = self._numbers[place]
         if values.numel() == 0:
             return _Nothing(values)
-        waits = None if background else self.traffic
         if place == self.place:
-            return _FromItself(values, self._own, operation, waits)
+            return _FromItself(values, self._own, operation, self.traffic)
         with peer_failure(f"{operation} from rank {sender}"):
             work = dist.irecv(values, group=self.group, src=sender)
         assert work is not None
         self.traffic.add(operation, sent=0, received=values.numel() * values.element_size())
-        return Message(values, work, operation, sender, waits)
-
-    def fail(self, error: BaseException) -> None:
-        """Release ranks that wait for this rank, because the thread that sends for it has failed.
-
-        Args:
-            error: What has ended it. This rank raises it where it waits for itself; the others hear of it.
-        """
-        handle_failure(self._numbers[self.place], error)
-        self._own.put(error)
-        if self.group is not None and self.device.type == "cpu":
-            # A receipt that runs out of time closes the connections of its group, here and at the other ranks.
-            with suppress(RuntimeError):
-                nothing = dist.irecv(torch.empty(1), self._numbers[self.place - 1], self.group, tag=_NEVER_SENT)
-                assert nothing is not None
-                nothing.wait(timedelta(milliseconds=1))
+        return Message(values, work, operation, sender, self.traffic)
 
     def mean(self, values: Tensor, operation: str) -> Tensor:
         """Return the mean over all ranks of the group, who have to call it together; ``values`` is lost.
@@ -263,9 +242,7 @@ class _Nothing(Message):
 class _FromItself(Message):
     """A message of a rank to itself."""
 
-    def __init__(
-        self, values: Tensor, sent: SimpleQueue[Tensor | BaseException], operation: str, traffic: Traffic | None
-    ) -> None:
+    def __init__(self, values: Tensor, sent: SimpleQueue[Tensor], operation: str, traffic: Traffic) -> None:
         self._values, self._sent, self._operation, self._traffic = values, sent, operation, traffic
         self._done = False
 
@@ -273,12 +250,8 @@ class _FromItself(Message):
         """Return what has been sent, once it is here."""
         if not self._done:
             begin = perf_counter()
-            sent = self._sent.get()
-            if isinstance(sent, BaseException):
-                raise sent
-            self._values.copy_(sent)
+            self._values.copy_(self._sent.get())
             waited = perf_counter() - begin
-            if self._traffic is not None:
-                self._traffic.add_wait(self._operation, waited=waited, in_flight=waited)
+            self._traffic.add_wait(self._operation, waited=waited, in_flight=waited)
             self._done = True
         return self._values

@@ -2,7 +2,6 @@
 
 from lightning_tgnn.state.nodes.local import LocalStateStore, state_bytes
 from lightning_tgnn.state.nodes.pipelined import PipelinedStateStore
-from lightning_tgnn.state.nodes.pipelined_shards import PipelinedShards
 from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
 from lightning_tgnn.state.nodes.served import ServedStateStore
 from lightning_tgnn.state.nodes.sharded import ShardedStateStore
@@ -12,7 +11,6 @@ __all__ = [
     "SANCUS",
     "CachedReplicaSum",
     "LocalStateStore",
-    "PipelinedShards",
     "PipelinedStateStore",
     "ReplicatedStateStore",
     "ServedStateStore",

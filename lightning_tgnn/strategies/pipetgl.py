@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, refusal
-from lightning_tgnn.strategies.parts import HostMemory, HostShards, InOrder, RingUpdates, TargetsFirst
-from lightning_tgnn.strategies.parts.stores import AUTO, check_one_machine
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
+from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
+from lightning_tgnn.strategies.parts.stores import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.layout import check_groups
@@ -29,19 +26,13 @@ class PipeTGLStrategy(PlanRunner):
     its own copy of node memory. An update is the mean of their gradients; see `RoundRobin`.
 
     Args:
-        groups: Number of pipelines. With ``store="host"`` the ranks of a pipeline have to be on one machine.
+        groups: Number of pipelines. The ranks of a pipeline have to be on one machine, whose memory holds node state.
         targets_first: Write the rows that the next batch waits for before the rest of a step (PipeTGL, section 4.1).
         pass_on: Send rows that the next batch also writes straight to the rank of that batch (PipeTGL, section 4.2).
-            ``"auto"`` does so with ``store="sharded"`` and ``targets_first``: between ranks that share memory it costs
-            more than it saves.
-        store: Where node state lies: ``"host"``, memory that the ranks of a machine share; or ``"sharded"``, cut over
-            the ranks by node, which may be on several machines.
-        partition: The partition of the nodes, only with ``store="sharded"``: a method of ``lightning-tgnn partition``,
-            ``"reflexbicut"`` by default; or a file that this command wrote, or int64 [N], the rank of every node.
-        sends: What ranks send each other to update weights: ``"gradients"``, ``"weights_and_moments"`` or
-            ``"weights"``; see `RingUpdates`.
-        staleness: Updates that the weights of a batch may lack, ``"smallest"`` for the smallest number at which nothing
-            stalls, or None for M - 1; see `RingUpdates`.
+            It needs ``targets_first``. Between ranks that share memory it costs more than it saves.
+        sends: What ranks send each other to update weights: ``"gradients"`` or ``"weights_and_moments"``; see
+            `RingUpdates`.
+        staleness: Updates that the weights of a batch may lack, or None for M - 1; see `RingUpdates`.
         prefetch_batches: Batches made ahead; None leaves that to the DataModule.
         **options: Of `lightning.pytorch.strategies.DDPStrategy`.
 
@@ -54,35 +45,28 @@ class PipeTGLStrategy(PlanRunner):
         *,
         groups: int = 1,
         targets_first: bool = True,
-        pass_on: bool | str = AUTO,
-        store: str = HOST,
-        partition: str | Path | Tensor | None = None,
+        pass_on: bool = False,
         sends: str = "gradients",
-        staleness: int | str | None = None,
+        staleness: int | None = None,
         prefetch_batches: int | None = None,
         **options: Any,
     ) -> None:
-        check_choice("store", store, (HOST, CUT))
-        if partition is not None and store == HOST:
-            cure = "leave it out, or set store='sharded'"
-            raise InvalidArgumentError(refusal("partition", "left out with store='host'", partition, cure))
         super().__init__(**options)
         self.groups = check_groups(groups)
         self.prefetch_batches = prefetch_batches
         check_bool("targets_first", targets_first, usual=True)
-        if pass_on is True and not targets_first:
+        if pass_on and not targets_first:
             cure = (
                 "leave it out, or set targets_first=True: a batch that writes at its end has nothing to hand over early"
             )
             raise InvalidArgumentError(refusal("pass_on", "left out with targets_first=False", pass_on, cure))
         self._order = TargetsFirst() if targets_first else InOrder()
-        shards = HostShards("reflexbicut" if partition is None else partition, pass_on)
-        self._rows = HostMemory(pass_on) if store == HOST else shards
+        self._rows = HostMemory(pass_on)
         self._ring = RingUpdates(sends, staleness)
 
     @override
     def _configure_launcher(self) -> None:
-        if isinstance(self._rows, HostMemory) and self.groups % self.num_nodes:
+        if self.groups % self.num_nodes:
             check_one_machine(self.num_nodes)  # before the ranks wait for each other
         super()._configure_launcher()
 

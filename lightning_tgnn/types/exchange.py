@@ -106,22 +106,13 @@ class MessageExchange(Protocol):
         """Start to send a tensor to the rank at ``place``; it must not be changed before `flush`."""
         ...
 
-    def receive(self, values: Tensor, place: int, operation: str, *, background: bool = False) -> RowHandle:
+    def receive(self, values: Tensor, place: int, operation: str) -> RowHandle:
         """Start to receive a tensor from the rank at ``place`` into ``values``, which has its type and shape.
 
         Args:
             values: Where to.
             place: Where from.
             operation: Under what name it is counted.
-            background: Whether nobody's work is held up while it is waited for.
-        """
-        ...
-
-    def fail(self, error: BaseException) -> None:
-        """Release ranks that wait for this rank, because the thread that sends for it has failed.
-
-        Args:
-            error: What has ended it. This rank raises it where it waits for itself; the others hear of it.
         """
         ...
 

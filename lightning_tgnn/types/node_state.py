@@ -247,24 +247,6 @@ class PipelineStore(Protocol):
         """
         ...
 
-    def announce(self, nodes: Tensor, around: Surroundings) -> None:
-        """Say which rows this rank's next batch reads, between this one's `read_ahead` and its `commit`.
-
-        Args:
-            nodes: int64 [U], distinct, of the next `read_ahead`.
-            around: What the batches before and after that batch change.
-        """
-        ...
-
-
-@runtime_checkable
-class ServingStore(Protocol):
-    """A store in which ranks serve each other in every turn."""
-
-    def begin_turn(self) -> None:
-        """Serve the other ranks of this turn, although this rank may have to wait for what comes of their batches."""
-        ...
-
 
 @runtime_checkable
 class CachingStore(Protocol):

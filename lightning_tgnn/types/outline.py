@@ -9,10 +9,10 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 
-COMPUTE, WORKER, LINKS, INCOMING, SERVER = "compute", "worker", "links", "incoming", "server"
-RESOURCES = (COMPUTE, WORKER, LINKS, INCOMING, SERVER)
+COMPUTE, WORKER, LINKS, SERVER = "compute", "worker", "links", "server"
+RESOURCES = (COMPUTE, WORKER, LINKS, SERVER)
 
-NEXT, ALL, OWNERS = "next", "all", "owners"
+NEXT, ALL = "next", "all"
 ALL_TO_ALL, ALL_GATHER, ALL_REDUCE = "all_to_all", "all_gather", "all_reduce"
 
 MEETINGS = (ALL_TO_ALL, ALL_GATHER, ALL_REDUCE)
@@ -55,16 +55,15 @@ class Stage:
 
     Attributes:
         name: Its name, once in an outline.
-        on: What it keeps busy: ``"compute"``, the rank's ``"worker"`` in the background, its ``"links"``, or
-            ``"incoming"``, what it has asked others for, which its links carry beside what it sends. Each has one stage
-            after the other, those of a turn in the order of the outline. The ``"server"`` of a copy of node state is
-            one for all of its ranks: of a turn it has a stage of all ranks before the next stage.
+        on: What it keeps busy: ``"compute"``, the rank's ``"worker"`` in the background, or its ``"links"``. Each
+            has one stage after the other, those of a turn in the order of the outline. The ``"server"`` of a
+            copy of node state is one for all of its ranks: of a turn it has a stage of all ranks before the next stage.
         after: Stages that it waits for in addition.
         of: The name under which its seconds or bytes are given; its own name by default.
         share: Its share of the seconds or bytes under that name.
-        travel: How its bytes travel, on ``"links"`` or ``"incoming"``: to the rank of the ``"next"`` batch, to
-            ``"all"`` of the pipeline, between the rank and the ``"owners"`` of rows, the ranks of its pipeline, or
-            between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``, ``"all_reduce"``.
+        travel: How its bytes travel, on ``"links"``: to the rank of the ``"next"`` batch, to ``"all"`` of the pipeline,
+            or between the ranks of the same place in all pipelines: ``"all_to_all"``, ``"all_gather"``,
+            ``"all_reduce"``.
         in_copy: Whether only the ranks that share a copy of node state meet; the ranks of all copies meet at the same
             time.
         begins: The first turn that has this stage; before, the stage takes no time.
@@ -135,7 +134,7 @@ class Outline:
             self._places[stage.name] = place
         for stage in self.stages:
             where = f"stage {stage.name!r}"
-            if stage.on not in RESOURCES or bool(stage.travel) != (stage.on in (LINKS, INCOMING)):
+            if stage.on not in RESOURCES or bool(stage.travel) != (stage.on == LINKS):
                 requirement = "on compute, a worker or a server, or on links and then with a way to travel"
                 raise InvalidArgumentError(refusal(where, requirement, stage.on, "correct `on` or `travel`"))
             for awaited in (*stage.after, *(After(claim.written) for claim in stage.reads)):

@@ -123,7 +123,6 @@ class SharedBatch(TensorFields):
             fetch ahead; None if the next batch reads nothing, does not exist, or is unknown.
         together: Writes of all ranks in this turn, as far as they are known before; None if unknown.
         around: Overlap with other ranks' batches before and after this one; None if there is no batch before.
-        upcoming_around: The same for this rank's next batch; None if there is none, or no other rank has a batch.
         announced: Rows of other ranks that this batch reads and that their owners have been told of; None if not told.
         upcoming_announced: The same for this rank's next batch.
     """
@@ -142,7 +141,6 @@ class SharedBatch(TensorFields):
     continues: int | None = None
     together: SharedWrites | None = None
     around: Surroundings | None = None
-    upcoming_around: Surroundings | None = None
     announced: AnnouncedRows | None = None
     upcoming_announced: AnnouncedRows | None = None
 

@@ -26,8 +26,6 @@ from lightning_tgnn.commands.plan.gradient_compression import (
     said_of_gradients,
 )
 from lightning_tgnn.commands.plan.measure import (
-    COPY_SHARDS,
-    SHARDS,
     MeasuredTurns,
     Measurements,
     fixed_share,
@@ -36,6 +34,7 @@ from lightning_tgnn.commands.plan.measure import (
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
 from lightning_tgnn.commands.plan.tables import figures_of, print_plans, reason, said_of_spread, where_state_belongs
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
 SECONDS |= {"step": 0.004, "other": 0.003}
@@ -44,7 +43,7 @@ STREAM = Stream(lambda events: min(events / 1000, 1.0), 0.5, 1e8)
 
 
 def measured(processes=4):
-    names = ("depcache", "sven", "pipetgl", "disttgl", SHARDS, COPY_SHARDS)
+    names = ("depcache", "sven", "pipetgl", "disttgl", CUT_COPIES)
     of_strategy = {name: MeasuredTurns(SECONDS, 0.05, SENT) for name in names}
     return Measurements(processes, 200, of_strategy, 0.25, 1e6, 1e8, targets=0.2, repeated=0.3)
 
@@ -62,8 +61,6 @@ def test_plans_of_all_strategies_are_candidates():
         "depcache:staleness=1",
         "sven:staleness=0",
         "sven",
-        "pipetgl:store=sharded",
-        "pipetgl:store=sharded:sends=weights_and_moments",
         "pipetgl:groups=2",
         "pipetgl:groups=2:sends=weights_and_moments",
         "disttgl:minibatch=2:memory=2",
@@ -83,7 +80,7 @@ def test_plans_of_all_strategies_are_candidates():
     }
     assert written["disttgl:minibatch=2:memory=2"].global_batch == 400
     assert written["pipetgl:groups=2"].copies == 1
-    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 16
+    assert [plan.batch_size for plan in candidates(2, 2, keep_batch=True)[1]] == [200] * 14
     for plan in plans:  # the strategies take these options
         kind = lightning_tgnn.strategies.names.StrategyRegistry[plan.strategy]["strategy"]
         kind(**plan.options)

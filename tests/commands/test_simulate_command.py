@@ -177,7 +177,7 @@ def test_rows_that_are_cut_may_have_costs_of_their_own():
     given = read_costs(
         json.dumps({"strategies": {name: {"seconds": {"score": place}} for place, name in enumerate(names)}})
     )
-    written = ("disttgl:epoch=2", "disttgl:epoch=2:store=sharded", "pipetgl", "pipetgl:store=sharded")
+    written = ("disttgl:epoch=2", "disttgl:epoch=2:store=sharded", "pipetgl", "pipetgl:groups=2")
     plans = [SimulatedPlan.of(each) for each in written]
     assert [given.of_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
 
@@ -238,13 +238,6 @@ def test_files_and_runs_are_read(tmp_path):
         read_costs(str(run))
 
 
-def test_a_staleness_is_found(tmp_path, capsys):
-    given = "{seconds: {targets: 0.002, backward: 0.008}}"
-    options = ["--strategy=pipetgl:staleness=smallest:targets=0:pass_on=false,sven:staleness=smallest", "--ranks=8"]
-    found = figures(tmp_path, capsys, *options, f"--stages={given}", "--local_link=1000000:0")["forecasts"]
-    assert [forecast["staleness"] for forecast in found] == [4, 0]
-
-
 def test_pictures_and_traces_are_written(tmp_path, capsys):
     picture, trace = tmp_path / "new" / "out.png", tmp_path / "out.json"
     options = [f"--timeline={picture}", f"--trace={trace}", "--shown_turns=2", "--turns=5"]
@@ -281,8 +274,9 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 1 applies gradients a turn late"),
         (["--strategy=sven:staleness=often"], "staleness must be an integer of at least 0, got 'often'"),
         (["--strategy=pipetgl:pass_on=3"], "pass_on of pipetgl must be true or false, got 3"),
+        (["--strategy=pipetgl:staleness=smallest"], "staleness must be an integer of at least 0, got 'smallest'"),
         (
-            ["--strategy=pipetgl:sends=weights:staleness=smallest"],
+            ["--strategy=pipetgl:sends=weights_and_moments:staleness=0"],
             "staleness must be left out with weights, got 0",
         ),
         (
@@ -304,7 +298,6 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy=disttgl:store=sharded:ahead=2"], "ahead must be "),
         (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
         (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
-        (["--strategy=pipetgl:store=served"], "store must be one of 'host', 'sharded', got 'served'"),
         (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),
         (["--ranks=2,x"], "ranks must be integers of at least 1, with commas, got '2,x'; give for example 2,4,8"),
         (["--ranks=0"], "ranks must be integers of at least 1"),

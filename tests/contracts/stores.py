@@ -7,10 +7,9 @@ import torch
 import torch.distributed as dist
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
+from lightning_tgnn.comm import Exchange, ProcessGroups
 from lightning_tgnn.state import (
     LocalStateStore,
-    PipelinedShards,
     ReplicatedStateStore,
     ServedStateStore,
     ShardedStateStore,
@@ -34,12 +33,6 @@ def served(spec, exchange):
 # A new store is added here in a line: how it is made, and on how many ranks.
 STORES = {
     "local": (lambda spec, exchange: LocalStateStore(spec), (1,)),
-    "shards of a pipeline": (
-        lambda spec, exchange: PipelinedShards(
-            spec, 0 * SCATTERED, lambda way: Messages(), edge_features=EDGE_FEATURES
-        ),
-        (1,),
-    ),
     "replicated": (lambda spec, exchange: ReplicatedStateStore(spec, exchange), (1, 2, 3)),
     "served": (served, (1, 3)),
     "sharded": (sharded(), (1, 2, 3)),
@@ -70,7 +63,7 @@ CASES += [
     for ranks in STORES[name][1]
 ]
 LENGTH = 30
-MOVING = ("local", "shards of a pipeline", "replicated", "sharded", "sharded, features by event")
+MOVING = ("local", "replicated", "sharded", "sharded, features by event")
 PLACES = [(name, ranks) for name in MOVING for ranks in STORES[name][1]]
 PIECES = [(name, ranks, setting) for name, ranks, setting in CASES if name in PIECEWISE]
 TURNS = 12

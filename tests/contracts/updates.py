@@ -53,7 +53,7 @@ class Updates:
         return isinstance(self.part, RingUpdates)
 
 
-SENDS = ("gradients", "weights_and_moments", "weights")
+SENDS = ("gradients", "weights_and_moments")
 # A new kind is added here in a line.
 UPDATES = {"mean": Updates(MeanGradients(0)), "mean a step late": Updates(MeanGradients(1), 1)}
 for compression in ("bfloat16", "int8", PowerSGD(rank=1, warm_up=2)):
@@ -339,7 +339,6 @@ def in_turn(kind, case, ranks):
     part, task = kind.part, Tiny()
     late = ranks - 1 if part.staleness is None else part.staleness
     optimizer = kind.optimizer(task.parameters())
-    states = [optimizer.state if part.sends != "weights" else deepcopy(optimizer.state) for _ in range(ranks)]
     weights, losses, made = [], [], [[] for _ in range(ranks)]
     versions = [kept(task)]  # since all ranks had the same weights
     for number in range(STEPS):
@@ -355,7 +354,6 @@ def in_turn(kind, case, ranks):
                 task.get_parameter(name).grad = gradient
             if case.clips:
                 torch.nn.utils.clip_grad_norm_(task.parameters(), CLIP)
-            optimizer.state = states[rank]
             optimizer.step()
             versions.append(kept(task))
             # Those that the passes wait for are made before, quietly; the end of an epoch brings those of later ranks.

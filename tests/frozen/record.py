@@ -36,7 +36,7 @@ SOURCES |= {"jodie-wikipedia": "wikipedia.txt.gz", "wikipedia": "wikipedia.txt.g
 WIKIPEDIA = ["--source", DATA / "wikipedia.txt.gz", "--devices", 2, "--steps", 5, "--warmup", 2, "--rounds", 1]
 CORA = ["--kind", "graph", "--source", DATA / "cora.npz", "--devices", 2, "--epochs", 3, "--warmup", 2, "--rounds", 1]
 BITCOIN = ["--kind", "snapshots", "--source", DATA / "soc-sign-bitcoinotc.csv.gz", "--devices", 2, "--epochs", 2]
-BITCOIN += ["--warmup", 1, "--rounds", 1]
+BITCOIN += ["--warmup", 2, "--rounds", 1]
 EVENTS = "sven,sven:staleness=1,depcomm,depcache,pipetgl,disttgl:minibatch=2,disttgl:epoch=2,disttgl:memory=2"
 GRAPHS = "cdfgnn,cdfgnn:cache=false:bits=none,cdfgnn:cache=sancus:threshold=0.1"
 BYTES = {
@@ -218,11 +218,11 @@ def forecasts(folder):
     """Return what is forecast from given seconds of stages."""
     found = {}
     for kind, arguments in FORECASTS.items():
-        output = Path(folder) / f"{kind}.json"
+        output, far = Path(folder) / f"{kind}.json", Path(folder) / f"{kind}-hosts.json"
         run("simulate", *arguments, "--ranks", "2,4,8", "--output", output, folder=folder)
-        run("simulate", *arguments, "--ranks", "8", "--hosts", 4, "--link", "400:0.2", "--output", f"{output}.hosts",
+        run("simulate", *arguments, "--ranks", "8", "--hosts", 4, "--link", "400:0.2", "--output", far,
             folder=folder)  # fmt: skip
-        found[kind] = [json.loads(output.read_text()), json.loads(Path(f"{output}.hosts").read_text())]
+        found[kind] = [json.loads(output.read_text()), json.loads(far.read_text())]
     return found
 
 

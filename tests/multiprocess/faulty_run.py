@@ -147,10 +147,6 @@ def disttgl(folder):
     return runner.global_step
 
 
-def shards(folder):
-    return pipetgl(folder, store="sharded")
-
-
 def cdfgnn(folder, callbacks=()):
     torch.manual_seed(1)
     data = FullGraphDataModule(generate_graph(60, 300, 3, 7, seed=2))
@@ -181,7 +177,6 @@ def main(run, where, how, folder):
         "parts": partial(sven, state_dict_type="sharded"),
         "pipetgl": partial(pipetgl, pass_on=True),
         "copies": partial(pipetgl, groups=RANKS),
-        "shards": shards,
         "disttgl": disttgl,
         "cdfgnn": cdfgnn,
         # Loads that are measured may leave each process whole groups, and nothing to hand over.

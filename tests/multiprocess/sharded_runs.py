@@ -23,7 +23,6 @@ STRATEGIES = {
     "sven, powersgd": lambda **options: SvenStrategy(partition="range", gradient_compression="powersgd", **options),
     "depcache": lambda **options: DepCacheStrategy(**options),
     "pipetgl": lambda **options: PipeTGLStrategy(**options),
-    "pipetgl, sharded": lambda **options: PipeTGLStrategy(store="sharded", partition="interval", **options),
     "pipetgl, two copies": lambda **options: PipeTGLStrategy(groups=2, **options),
     "disttgl, two copies": lambda **options: DistTGLStrategy(memory=2, **options),
     "disttgl, cut copies": lambda **options: DistTGLStrategy(memory=2, store="sharded", partition="range", **options),

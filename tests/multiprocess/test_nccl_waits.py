@@ -45,7 +45,7 @@ EVENTS = {
     "pipetgl": PipeTGLStrategy,
     "pipetgl, no staleness": lambda: PipeTGLStrategy(staleness=0),
     "pipetgl, weights": lambda: PipeTGLStrategy(sends="weights_and_moments"),
-    "pipetgl, sharded": lambda: PipeTGLStrategy(store="sharded"),
+    "pipetgl, passed on": lambda: PipeTGLStrategy(pass_on=True),
     "disttgl": lambda: DistTGLStrategy(minibatch="auto"),
     "disttgl, epochs": lambda: DistTGLStrategy(epoch=dist.get_world_size()),
     "disttgl, copies": lambda: DistTGLStrategy(memory=dist.get_world_size()),

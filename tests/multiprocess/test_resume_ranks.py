@@ -29,8 +29,7 @@ STRATEGIES = {
     "depcache": DepCacheStrategy,
     "pipetgl": PipeTGLStrategy,
     "pipetgl, weights and moments": lambda: PipeTGLStrategy(sends="weights_and_moments"),
-    "pipetgl, weights": lambda: PipeTGLStrategy(sends="weights"),
-    "pipetgl, one cycle": lambda: PipeTGLStrategy(store="sharded"),
+    "pipetgl, passed on": lambda: PipeTGLStrategy(pass_on=True),
     "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
     "disttgl": lambda: DistTGLStrategy(minibatch="auto", epoch=2, max_loss=0.01, scale_epochs=True),  # 1 x 2 x 2
     "disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2, store="sharded"),
@@ -44,7 +43,6 @@ RESUMED = {"disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory
 REPEATED = ("sven", "pipetgl", "disttgl")
 # With fewer ranks another store takes over.
 MOVED = {name: strategy for name, strategy in STRATEGIES.items() if not name.startswith("disttgl, ")}
-MOVED["pipetgl"] = lambda: PipeTGLStrategy(store="sharded", partition="interval")
 EVENTS = 110  # 77 in training: 4 global batches, or 13 batches of a rank
 GLOBAL_BATCH, OWN_BATCH = 24, 6
 STEP = 6  # in the middle of the second epoch

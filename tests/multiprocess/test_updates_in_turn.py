@@ -10,14 +10,14 @@ from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn import PipeTGLStrategy, PlannedStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.strategies.parts import HostMemory, MeanGradients, RingUpdates, TargetsFirst, measured_staleness
+from lightning_tgnn.strategies.parts import HostMemory, MeanGradients, RingUpdates, TargetsFirst
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
 
 RANKS = 3
 BATCH, EPOCHS = 20, 2
 TURNS = 3  # of an epoch: its 7 batches leave 2 ranks without one in the last turn
-SENDS = ("gradients", "weights_and_moments", "weights")
+SENDS = ("gradients", "weights_and_moments")
 STATE = ("memory", "memory_time", "mails", "mail_time")
 KEY = "lightning_tgnn.strategy"
 
@@ -126,7 +126,7 @@ def gradients_of_other_updates_are_dropped_and_that_is_said(folder):
     parts = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst()}
     kinds = {"mean": MeanGradients(1)} | {sends: RingUpdates(sends) for sends in SENDS}
     said = {}
-    for before, now in (("mean", "gradients"), ("gradients", "mean"), ("weights", "weights_and_moments")):
+    for before, now in (("mean", "gradients"), ("gradients", "mean"), ("gradients", "weights_and_moments")):
         path, bare = f"{folder}/{before} kind.ckpt", f"{folder}/{before} kind, bare.ckpt"
         keep = AtTurn(3, lambda trainer, path=path: trainer.save_checkpoint(path))
         run(PlannedStrategy(**parts, updates=kinds[before]), callbacks=[keep])
@@ -142,36 +142,12 @@ def gradients_of_other_updates_are_dropped_and_that_is_said(folder):
     return said
 
 
-def the_smallest_staleness_is_measured_once(folder):
-    measured_staleness.WARM_UP, measured_staleness.MEASURED = 1, 3
-    simulated, path, asked = measured_staleness.smallest_staleness, f"{folder}/smallest.ckpt", []
-
-    def choose(outline_at, layout, costs, *, largest):
-        assert 0 <= simulated(outline_at, layout, costs, largest=largest) <= largest == RANKS - 1
-        asked.append(costs)
-        return 0
-
-    measured_staleness.smallest_staleness = choose
-    keep, heard = AtTurn(9, lambda trainer: trainer.save_checkpoint(path)), Heard()
-    strategy = PipeTGLStrategy(staleness="smallest")
-    with Said() as log:
-        once = run(strategy, batch=6, callbacks=[keep, heard])
-    assert strategy.staleness == 0
-    again = PipeTGLStrategy(staleness="smallest")
-    resumed = run(again, batch=6, ckpt_path=path)
-    assert again.staleness == 0
-    assert_same(resumed, once, steps=10)
-    said = [line for line in log.lines if line.startswith("staleness")]
-    return heard.counts, [(costs.seconds, costs.sent) for costs in asked], said
-
-
 def on_rank(rank, ranks, folder):
     as_torchrun(rank, ranks)
     outcomes = {"travels": what_travels()}
     an_accumulation_is_resumed_with_an_idle_turn_left(folder)
     a_rate_changes_in_a_look_as_it_does_without()
     outcomes["dropped"] = gradients_of_other_updates_are_dropped_and_that_is_said(folder)
-    outcomes["smallest"] = the_smallest_staleness_is_measured_once(folder)
     return outcomes
 
 
@@ -182,12 +158,11 @@ def ranks(tmp_path_factory):
 
 @pytest.mark.timeout(260)
 def test_bytes_are_those_of_the_messages(ranks):
-    weights = ranks[0]["travels"]["weights"]["end"]
+    weights = ranks[0]["travels"]["gradients"]["end"]
     count, tensors = sum(value.numel() for value in weights.values()), len(weights)
     turns, looks = TURNS * EPOCHS, TURNS * EPOCHS
     row = {
         "gradients": 4 * (count + tensors),  # and whether each parameter has one
-        "weights": 4 * count,
         "weights_and_moments": 4 * (3 * count + tensors) + tensors,  # steps are counted for each parameter
     }
     for rank, travels in enumerate(outcome["travels"] for outcome in ranks):
@@ -204,9 +179,8 @@ def test_bytes_are_those_of_the_messages(ranks):
 
 @pytest.mark.timeout(260)
 def test_weights_with_moments_come_to_the_bits_of_gradients(ranks):
-    theirs, ours, own = (ranks[0]["travels"][sends]["end"] for sends in SENDS)
+    theirs, ours = (ranks[0]["travels"][sends]["end"] for sends in SENDS)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert not all(torch.equal(own[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.timeout(260)
@@ -215,19 +189,5 @@ def test_what_is_dropped_is_said(ranks):
     assert all(len(lines) == 1 for lines in said.values()), said
     assert "gradients of 3 ranks travel from here on" in said["mean", "gradients"][0]
     assert "those of a step of all ranks did, and the last ones are dropped" in said["mean", "gradients"][0]
-    assert "moments of its own, of which all take those of the first rank" in said["weights", "weights_and_moments"][0]
+    assert "before, gradients of 3 ranks did" in said["gradients", "weights_and_moments"][0]
     assert "the checkpoint is of ranks that take turns" in said["gradients", "mean"][0]
-
-
-@pytest.mark.timeout(260)
-def test_ranks_change_to_the_smallest_staleness_together(ranks):
-    counts = [outcome["smallest"][0] for outcome in ranks]
-    assert [each[1:4] for each in counts] == [[RANKS] * 3] * RANKS  # of the first epoch, which has 8 turns
-    assert [each[4:7] for each in counts] == [[1] * 3] * RANKS
-    (seconds, sent), *others = ranks[0]["smallest"][1]
-    assert not others
-    assert {"fetch", "update", "embed", "score", "write", "backward", "step", "other"} <= {*seconds}
-    assert all(value > 0 for value in seconds.values())
-    assert sent["gradients"] > 0
-    assert [outcome["smallest"][1] for outcome in ranks[1:]] == [[], []]
-    assert len(ranks[0]["smallest"][2]) == 1

@@ -29,7 +29,6 @@ from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, R
 from lightning_tgnn.strategies.parts import (
     BFloat16,
     HostMemory,
-    HostShards,
     InOrder,
     MeanGradients,
     Pipelined,
@@ -308,12 +307,11 @@ CASES += [Case("pipetgl looked at", "tgn", pipetgl(), TASKS["momentum"], **LOOKS
 LOOKS = {"training": {"looks": 1, "accumulate": 2}, "validate_every": 1, "ranks": (1, 2, 4)}
 CASES += [Case("pipetgl looked at, accumulated", "jodie", pipetgl(), **LOOKS, **TURN)]
 LOOKED_AT = {"looks": 1, "clip": 0.05}, {"looks": 1, "accumulate": 2}
-for sends, (clipped, accumulated) in {"weights_and_moments": ((3,), (2,)), "weights": ((2,), (3,))}.items():
-    of = {"model": "jodie", "strategy": pipetgl(sends=sends), "batch": 11}
-    CASES += [Case(f"pipetgl sends {sends}", task=TASKS["momentum"], ranks=(2, 4), **of)]
-    for training, ranks in zip(LOOKED_AT, (clipped, accumulated), strict=True):
-        looked = {"task": TASKS["schedule"], "training": training, "validate_every": 1}
-        CASES += [Case(f"pipetgl sends {sends}, looked at", ranks=ranks, **of, **looked)]
+of = {"model": "jodie", "strategy": pipetgl(sends="weights_and_moments"), "batch": 11}
+CASES += [Case("pipetgl sends weights_and_moments", task=TASKS["momentum"], ranks=(2, 4), **of)]
+for training, ranks in zip(LOOKED_AT, ((3,), (2,)), strict=True):
+    looked = {"task": TASKS["schedule"], "training": training, "validate_every": 1}
+    CASES += [Case("pipetgl sends weights_and_moments, looked at", ranks=ranks, **of, **looked)]
 # A staleness below that of the pipeline; 0 is plain training.
 for staleness, ranks in {0: (2, 4), 1: (2, 3), 2: (4,), 3: (4,)}.items():
     name, given = f"pipetgl staleness {staleness}", pipetgl(staleness=staleness)
@@ -324,7 +322,11 @@ for staleness, ranks in {0: (2,), 1: (3,)}.items():
     of = {"training": LOOKED_AT, "validate_every": 1, "batch": 11}
     CASES += [Case(name, "tgn", given, TASKS["momentum"], ranks=ranks, **of)]
 CASES += spread("pipetgl in order", STREAMS, pipetgl(targets_first=False), turned=1, **TURN)
-CASES += spread("pipetgl nothing passed on", STREAMS, pipetgl(pass_on=False), **TURN)
+CASES += spread("pipetgl passed on", STREAMS, pipetgl(pass_on=True), **TURN)
+PASSED_ON = {"ranks": (2,), "training": LOOKED_AT, "validate_every": 1}  # rows of validation, too
+CASES += [Case("pipetgl passed on, looked at", "jodie", pipetgl(pass_on=True), **PASSED_ON, batch=6)]
+CASES += [Case("pipetgl passed on, two copies", "tgn", pipetgl(pass_on=True, groups=2), batch=11, ranks=(4,), groups=2)]
+CASES += [Case("pipetgl passed on, staleness 0", "apan", pipetgl(pass_on=True, staleness=0), **TURN | {"ranks": (3,)})]
 CASES += [Case("pipetgl, nodes once", "apan", pipetgl(), ONCE, ranks=(3,), **TURN)]
 CASES += [Case("pipetgl ahead", "tgn", pipetgl(prefetch_batches=2), ranks=(2, 4), **TURN)]
 OF_TWO = {"batch": 11, "ranks": (2, 4), "groups": 2}  # 9 turns of 9 batches, or 5 in which a rank is left without
@@ -336,7 +338,6 @@ CASES += [
     Case("pipetgl, two copies accumulated", "jodie", pipetgl(groups=2), training={"accumulate": 2}, **OF_TWO),
     Case("pipetgl, two copies looked at", "tgn", pipetgl(groups=2), **LOOKS, **OF_EACH_TWO),
     Case("pipetgl, two copies, moments", "tgn", pipetgl(groups=2, sends="weights_and_moments"), **OF_EACH_TWO),
-    Case("pipetgl, two copies, weights", "tgn", pipetgl(groups=2, sends="weights"), **OF_EACH_TWO),
     Case("pipetgl, two copies, one by one", "tgn", pipetgl(groups=2, staleness=0), **OF_EACH_TWO),
     Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
 ]
@@ -362,22 +363,6 @@ CASES += [passes((2, 2, 1), "apan", **CUT), passes((1, 2, 2), "apan", looks=True
 MEAN = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": MeanGradients(1)}
 CASES += spread("mean over turns", ("apan",), lambda hosts: PlannedStrategy(**MEAN), **TURN)
 CASES += [Case("mean over turns, two copies", "tgn", lambda hosts: PlannedStrategy(**MEAN, groups=2), **OF_TWO)]
-SHARDS = {"store": "sharded"}
-CASES += [Case("pipetgl shards", "tgn", pipetgl(**SHARDS), **TURN)]
-CASES += spread("pipetgl shards", ("jodie", "apan"), pipetgl(**SHARDS), **TURN)
-FEW = TURN | {"ranks": (2, 3)}
-INTERVAL = SHARDS | {"partition": "interval"}
-CASES += [Case("pipetgl shards, between", "apan", pipetgl(**INTERVAL), validate_every=1, ranks=(3,), **TURN)]
-CASES += [Case("pipetgl shards in order", "jodie", pipetgl(**SHARDS, targets_first=False), **FEW)]
-CASES += [Case("pipetgl shards, nothing passed on", "apan", pipetgl(**INTERVAL, pass_on=False), **FEW)]
-# Ranks serve rows while they wait for the gradients of earlier ones.
-CASES += [Case("pipetgl shards, staleness 0", "jodie", pipetgl(**SHARDS, staleness=0), **FEW)]
-CASES += [Case("pipetgl shards, staleness 1", "apan", pipetgl(**INTERVAL, staleness=1, pass_on=False), **FEW)]
-WHOLE = planned(RoundRobin(), HostShards("range", True, False, False), TargetsFirst(), RingUpdates())
-CASES += [Case("pipetgl shards, two copies", "tgn", pipetgl(**SHARDS, groups=2), **OF_TWO | {"ranks": (4,)})]
-CASES += [Case("pipetgl shards looked at", "tgn", WHOLE, training={"looks": 1}, validate_every=1, **FEW)]
-PASSED_ON = {"ranks": (2,), "training": LOOKED_AT, "validate_every": 1}  # rows of validation, too
-CASES += [Case("pipetgl shards looked at, passed on", "jodie", pipetgl(**INTERVAL), **PASSED_ON, batch=6)]
 EXACT = [{"cache": False, "bits": None}, {"threshold": 0.0, "bits": None}]
 CUTS = [("gcn", method, EXACT[0]) for method in CUT_METHODS]
 CUTS += [("gcn", "hierarchical", EXACT[1]), ("gat", "hierarchical", EXACT[0]), ("gat", "random", EXACT[1])]

@@ -1,6 +1,5 @@
 """Which weights a turn of a plan sees, and what changes them: every version is kept, in one process."""
 
-from collections import defaultdict
 from itertools import pairwise
 
 import torch
@@ -101,9 +100,6 @@ class InTurn(Weights):
         self.length, ranks = len(self.places), self.plan.layout.ranks
         self.staleness = self.length - 1 if part.staleness is None else part.staleness
         self.sends, self.sums = part.sends, [None] * ranks
-        self.states = [self.optimizer.state] * self.length
-        if self.sends == "weights":  # each place has moments of its own
-            self.states = [defaultdict(dict) for _ in range(self.length)]
         self.heard_by = [[] for _ in range(ranks)]
         self.begin_epoch()
 
@@ -122,7 +118,6 @@ class InTurn(Weights):
             place = (len(self.versions_after) - 1) % self.length
             found = [self.sums[rank] for rank in self.places[place] if self.sums[rank] is not None]
             if found:
-                self.optimizer.state = self.states[place]
                 copies = len(self.places[place])
                 self.update([sum(of_weight) / copies for of_weight in zip(*found, strict=True)], self.rate)
             self.versions_after.append(len(self.versions) - 1)

@@ -33,7 +33,6 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import (
     GroupPipeline,
     HostMemory,
-    HostShards,
     InOrder,
     Int8,
     MeanGradients,
@@ -478,7 +477,7 @@ def test_what_was_refused_for_its_optimizers_can_be_put_right():
 
 
 @pytest.mark.parametrize("order", [TargetsFirst(), InOrder()], ids=lambda order: type(order).__name__)
-@pytest.mark.parametrize("store", [HostMemory(), HostMemory(True), HostShards(), HostShards(pass_on=False)], ids=str)
+@pytest.mark.parametrize("store", [HostMemory(), HostMemory(True)], ids=str)
 @pytest.mark.parametrize("ranks", range(1, 6))
 def test_a_pipeline_needs_no_process_to_be_proved(order, store, ranks):
     """No rank waits for ever, every batch reads what all before have written, and updates come in their order."""
@@ -490,11 +489,8 @@ def test_a_pipeline_needs_no_process_to_be_proved(order, store, ranks):
 def test_what_does_not_go_with_ranks_that_take_turns_is_refused():
     pipeline = {"schedule": RoundRobin(), "store": HostMemory(), "order": TargetsFirst(), "updates": RingUpdates()}
     PlannedStrategy(**pipeline)
-    PlannedStrategy(**(pipeline | {"store": HostShards()}))
-    with pytest.raises(InvalidArgumentError, match="none of them offers pieces"):
-        PlannedStrategy(**(pipeline | {"store": HostShards(), "order": Pipelined()}))
     with pytest.raises(InvalidArgumentError, match=r"store must be one that fits DataParallel.*offers pipeline"):
-        PlannedStrategy(**(OF_EVENTS | {"store": HostShards(), "order": InOrder()}))
+        PlannedStrategy(**(OF_EVENTS | {"store": HostMemory(), "order": InOrder()}))
     for part, message in {
         Sharded("range"): "store must be one that fits RoundRobin, .*: none of them offers shared batches",
         InOrder(): None,
@@ -517,22 +513,10 @@ def test_ranks_on_several_machines_share_no_memory():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "shared"}, "store must be one of 'host', 'sharded', got 'shared'"),
-        ({"pass_on": "yes"}, "pass_on must be True, False or 'auto', got 'yes'; 'auto' is usual"),
+        ({"pass_on": "auto"}, "pass_on must be True or False, got 'auto'; False is usual"),
         ({"pass_on": True, "targets_first": False}, "pass_on must be left out with targets_first=False, got True; le"),
-        ({"partition": "range"}, "partition must be left out with store='host', got 'range'; leave it out, or set st"),
     ],
 )
 def test_options_of_a_pipeline_that_cannot_work_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         PipeTGLStrategy(**options)
-
-
-def test_shards_of_a_pipeline_may_be_on_several_machines():
-    strategy = PipeTGLStrategy(store="sharded", partition="range", pass_on=False)
-    pl.Trainer(strategy=strategy, accelerator="cpu", devices=1, num_nodes=2, logger=False)
-    store = strategy.plan(None, None).store
-    assert isinstance(store, HostShards)
-    assert (store.partition, store.pass_on) == ("range", False)
-    layout = RankLayout((0, 0, 1), {"state": ((0, 1, 2),)})
-    store.open(SimpleNamespace(layout=layout, rank=0))

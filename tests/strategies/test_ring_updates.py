@@ -11,18 +11,16 @@ from lightning.pytorch.profilers import PyTorchProfiler
 from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.algorithms.schedules.simulator import simulate
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
-from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst, WholeStep
+from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.flat_state import FlatState
-from lightning_tgnn.strategies.parts.measured_staleness import costs_of
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights, options_of
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan, RankLayout, batches_at_once
 
-SENDS = ("gradients", "weights_and_moments", "weights")
+SENDS = ("gradients", "weights_and_moments")
 
 
 def messages(ranks):
@@ -42,13 +40,15 @@ def opened(ranks, sends="gradients", staleness=None, order=None):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sends": "moments"}, "sends must be one of 'gradients', 'weights', 'weights_and_moments', got 'moments'"),
+        ({"sends": "moments"}, "sends must be one of 'gradients', 'weights_and_moments', got 'moments'"),
         ({"staleness": -1}, "staleness must be an integer of at least 0, got -1; leave it out for M - 1 on M ranks"),
         ({"staleness": 0.5}, "staleness must be an integer"),
         ({"staleness": True}, "staleness must be an integer"),
-        ({"staleness": "largest"}, "staleness must be an integer.*or set 'smallest'"),
-        ({"sends": "weights", "staleness": 0}, "staleness must be left out where weights travel: .*M - 1 batches late"),
-        ({"sends": "weights_and_moments", "staleness": "smallest"}, "leave it out, or set sends='gradients'"),
+        ({"staleness": "smallest"}, "staleness must be an integer"),
+        (
+            {"sends": "weights_and_moments", "staleness": 0},
+            "staleness must be left out where weights travel: .*M - 1 batches late",
+        ),
     ],
 )
 @pytest.mark.parametrize("made", [RingUpdates, PipeTGLStrategy])
@@ -62,15 +62,10 @@ def test_a_staleness_of_a_longer_pipeline_is_refused():
         InvalidArgumentError, match="staleness must be at most 2 in a pipeline of 3, got 3; take more ranks"
     ):
         opened(3, staleness=3)
-    assert [opened(3, staleness=staleness).delay for staleness in (0, 2, None, "smallest")] == [0, 2, 2, 2]
+    assert [opened(3, staleness=staleness).delay for staleness in (0, 2, None)] == [0, 2, 2]
 
 
-def test_an_order_that_cannot_be_simulated_has_no_smallest_staleness():
-    with pytest.raises(InvalidArgumentError, match=r"order must be a part that says its stages.*got 'WholeStep'"):
-        opened(3, staleness="smallest", order=WholeStep())
-
-
-@pytest.mark.parametrize("staleness", [0, "smallest", 2, None])
+@pytest.mark.parametrize("staleness", [0, 2, None])
 @pytest.mark.parametrize("windows", [{"accumulate_grad_batches": 2}, {"callbacks": {3: 4}}, {"callbacks": {3: 1}}, {}])
 def test_a_staleness_of_its_own_does_not_go_with_accumulation(staleness, windows):
     callbacks = [GradientAccumulationScheduler(dict(windows["callbacks"]))] if "callbacks" in windows else []
@@ -83,7 +78,7 @@ def test_a_staleness_of_its_own_does_not_go_with_accumulation(staleness, windows
         callbacks=callbacks,
     )
     updates = opened(3, staleness=staleness)
-    if staleness in (0, "smallest") and windows in ({"accumulate_grad_batches": 2}, {"callbacks": {3: 4}}):
+    if staleness == 0 and windows in ({"accumulate_grad_batches": 2}, {"callbacks": {3: 4}}):
         with pytest.raises(InvalidArgumentError, match=f"staleness must be left out .* accumulated.*got {staleness!r}"):
             updates.check(trainer)
     else:
@@ -201,9 +196,9 @@ def test_state_that_changes_its_shape_is_refused():
 def test_a_checkpoint_of_an_optimizer_that_keeps_something_else_is_refused():
     task = torch.nn.Linear(2, 2)
     given = TrainedWeights(task), messages(2)
-    sent = SentWeights(*given, torch.optim.SGD(task.parameters(), lr=0.1, momentum=0.5), "weights")
+    sent = SentWeights(*given, torch.optim.SGD(task.parameters(), lr=0.1, momentum=0.5))
     with pytest.raises(CheckpointError, match="optimizer must be one that keeps what is in the checkpoint"):
-        sent.load_state_dict({"held": torch.zeros(2, 24, dtype=torch.uint8)})
+        sent.load_state_dict({"held": torch.zeros(2, 20, dtype=torch.uint8)})
 
 
 def test_options_that_are_tensors_are_those_of_their_own_step():
@@ -213,7 +208,7 @@ def test_options_that_are_tensors_are_those_of_their_own_step():
     assert held[0]["lr"] == pytest.approx(0.1)
 
 
-PLANS = [(sends, None) for sends in SENDS] + [("gradients", staleness) for staleness in (0, 1, 3, "smallest")]
+PLANS = [(sends, None) for sends in SENDS] + [("gradients", staleness) for staleness in (0, 1, 3)]
 
 
 @pytest.mark.parametrize("order", [TargetsFirst(), InOrder()])
@@ -222,25 +217,15 @@ def test_plans_are_free_of_faults(sends, staleness, order):
     plan = Plan(RankLayout.of(4), RoundRobin(), HostMemory(), order, RingUpdates(sends, staleness))
     outline = plan.outline()
     assert faults(programs(outline, ranks=4, turns=3), outline, ranks=4) == []
-    assert outline.staleness == (staleness if isinstance(staleness, int) else 3)
+    assert outline.staleness == (3 if staleness is None else staleness)
     assert outline.hands_weights == (sends != "gradients")
-
-
-def test_costs_are_those_of_a_turn_and_of_one_update():
-    outline = Plan(RankLayout.of(4), RoundRobin(), HostMemory(), TargetsFirst(), RingUpdates()).outline()
-    seconds = {"other": 1.0, "sample": 2.0, "wait": 50.0, "fetch": 3.0, "step": 8.0, "embed": 10.0, "a user's": 4.0}
-    costs = costs_of(seconds, turns=10, ranks=4, sent=1000, outline=outline)
-    assert costs.seconds == pytest.approx({"other": 0.3, "fetch": 0.3, "embed": 1.0, "step": 0.2})
-    assert costs.sent == {"gradients": 1000.0}
-    assert simulate(outline, RankLayout.of(4), costs, turns=20).period == pytest.approx(0.3 + 0.3 + 1.0 + 4 * 0.2)
 
 
 @pytest.mark.parametrize(
     ("strategy", "count"),
     [
         (lambda: PipeTGLStrategy(), 4),
-        (lambda: PipeTGLStrategy(staleness="smallest"), 4),
-        (lambda: PipeTGLStrategy(sends="weights"), 4),
+        (lambda: PipeTGLStrategy(sends="weights_and_moments"), 4),
         (lambda: PipeTGLStrategy(staleness=1), 2),
         (lambda: PipeTGLStrategy(staleness=0), 1),
         (lambda: PipeTGLStrategy(groups=2), 4),

@@ -21,7 +21,6 @@ from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.strategies.parts import (
     GroupPipeline,
     HostMemory,
-    HostShards,
     HybridPipeline,
     InOrder,
     MeanGradients,
@@ -76,7 +75,7 @@ REASONS = [
     (
         {"schedule": RoundRobin},
         "store must be one that fits RoundRobin, InOrder, MeanGradients: none of them offers shared batches, got "
-        "'Sharded'; take the schedule DataParallel, or the store HostMemory or HostShards",
+        "'Sharded'; take the schedule DataParallel, or the store HostMemory",
     ),
     (
         {"order": WholeStep},
@@ -116,7 +115,7 @@ def test_the_reason_names_what_is_lacking_and_who_has_it(parts, message):
 OF_SNAPSHOTS = (GroupPipeline, HybridPipeline, VertexShares)
 EVERY = {
     "schedule": [DataParallel, RoundRobin, EpochsAndCopies, WholeGraph, SnapshotGroups, SharedGroups],
-    "store": [Sharded, Replicated, HostMemory, HostShards, Served, VertexCut, SnapshotMemory],
+    "store": [Sharded, Replicated, HostMemory, Served, VertexCut, SnapshotMemory],
     "order": [InOrder, Pipelined, UpdatedByOwners, TargetsFirst, ReadOnce, WholeStep, *OF_SNAPSHOTS],
     "updates": [MeanGradients, RingUpdates],
 }

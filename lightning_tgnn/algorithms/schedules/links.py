@@ -9,7 +9,7 @@ import numpy as np
 
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,13 @@ class Links:
         apart = np.where(hosts[senders] == hosts[receivers], self.within.latency, self.between.latency)
         return np.where(senders == receivers, 0.0, apart)
 
-    def asking(self, layout: RankLayout, length: int) -> np.ndarray:
-        """Return the seconds until the farthest rank of the own pipeline has answered without a byte, [ranks]."""
-        hosts = np.asarray(layout.hosts).reshape(-1, length)
-        apart = (hosts != hosts[:, :1]).any(axis=1)
-        alone = self.within.latency if length > 1 else 0.0
-        return np.repeat(2 * np.where(apart, self.between.latency, alone), length)
-
     def sending(self, layout: RankLayout, length: int, travel: str, sent: np.ndarray) -> np.ndarray:
         """Return for how long a message within a pipeline keeps its sender's links busy.
 
         Args:
             layout: The ranks.
             length: M, ranks of a pipeline.
-            travel: ``"next"``; ``"all"``: one copy for each of the M - 1 others, one after the other; or ``"owners"``:
-                an M-th from or to each of them.
+            travel: ``"next"``, or ``"all"``: one copy for each of the M - 1 others, one after the other.
             sent: float64 [turns, ranks], bytes of the message.
         """
         hosts = np.asarray(layout.hosts).reshape(-1, length)
@@ -77,11 +69,9 @@ class Links:
             away = 1 - here if length > 1 else np.zeros_like(here)
             here = here if length > 1 else here * 0
         else:
-            assert travel in (ALL, OWNERS), travel
+            assert travel == ALL, travel
             here = (hosts[:, :, None] == hosts[:, None, :]).sum(axis=2) - 1.0
             away = length - 1 - here
-        if travel == OWNERS:
-            here, away = here / length, away / length
         return sent * (here.ravel() / self.within.bandwidth + away.ravel() / self.between.bandwidth)
 
     def meeting(

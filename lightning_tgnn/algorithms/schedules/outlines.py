@@ -22,7 +22,7 @@ from lightning_tgnn.types.outline import (
     Stage,
 )
 
-HOST, SERVED, CUT = "host", "served", "sharded"
+SERVED, CUT = "served", "sharded"
 """Where a copy of node state lies: in a machine's shared memory, in a process of its own, or cut over the ranks."""
 MADE_AHEAD = 2  # batches that a loader has ready by default
 GRADIENT_SUMS = "gradient sums"

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_share, refusal
 from lightning_tgnn.types.outline import (
     ALL,
     ALL_REDUCE,
-    INCOMING,
     LINKS,
     NEXT,
-    OWNERS,
     WORKER,
     After,
     Outline,
@@ -22,7 +19,7 @@ from lightning_tgnn.types.outline import (
 )
 
 BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
-SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS = "gradients", "weights_and_moments", "weights"
+SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS = "gradients", "weights_and_moments"
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,6 @@ class PipeTGLOutline:
     With ``pass_on``, rows that the batch only reads and batch t - 1 has changed (`late`) are fetched after the
     hand-over and before this batch writes. Later they might have been changed by batch t + 1.
 
-    With ``store="sharded"`` rows are read from the ranks that own them, and written rows are sent to these ranks.
-    `others` are asked for a turn ahead.
-
     Gradients are sent in batch order, because a group of processes takes one message after the other. Each rank then
     makes every update, M updates a turn. Weights that go round are updated once for each batch, by one rank after the
     other.
@@ -55,12 +49,11 @@ class PipeTGLOutline:
         sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
             as the paper has it; ``"at_once"``: when the batch is to be trained.
         gather_ahead: Look up features in the background.
-        sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates; ``"weights"`` go
-            on to the next rank after each update, with the optimizer's moments as ``"weights_and_moments"``.
+        sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates;
+            ``"weights_and_moments"``: weights and the moments of the optimizer go on to the next rank after each
+            update.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows written by a batch that the next batch writes as well.
-        store: ``"host"``: node state is in memory that the ranks of a pipeline share; ``"sharded"``: it is cut over
-            these ranks.
         staleness: Updates that the weights of a batch lack; None for M - 1, the most. It can be set with
             ``"gradients"`` alone, because weights that go round are M - 1 updates late.
 
@@ -70,20 +63,18 @@ class PipeTGLOutline:
 
     groups: int = 1
     targets_first: bool = True
-    pass_on: bool = True
+    pass_on: bool = False
     sampling: str = BACKGROUND
     gather_ahead: bool = True
     sends: str = SENDS_GRADIENTS
     targets: float = 0.5
     repeated: float = 0.5
-    store: str = HOST
     staleness: int | None = None
 
     def __post_init__(self) -> None:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
-        check_choice("store", self.store, (HOST, CUT))
-        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS))
+        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS))
         check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
         if self.staleness is not None:
@@ -142,42 +133,28 @@ class PipeTGLOutline:
 
     def _rows(self) -> list[Stage]:
         """Return how the rows of a batch are read, updated and written."""
-        made, written = (After("gather"),), "write" if self.store == HOST else "updates"
-        last, handed = After(written, batches=1), After("hand", batches=1)
+        made, last, handed = (After("gather"),), After("write", batches=1), After("hand", batches=1)
         hand = [Stage("hand", LINKS, (After("targets_update"),), travel=NEXT)] if self.pass_on else []
-        write = self._write(1 - self.repeated if self.pass_on else 1.0)
-        newest = Reads(written, batches=1)
+        share = 1 - self.repeated if self.pass_on else 1.0
+        write = Stage("write", after=(After("targets_update"),), share=share)
+        newest = Reads("write", batches=1)
         if not self.targets_first:
             waits = (*made, last, handed) if self.pass_on else (*made, last)
             return [
-                *self._read("targets", waits, 1.0, newest),
+                _read("targets", waits, 1.0, newest),
                 Stage("targets_update", of="update", trains=True),
                 *hand,
-                *write,
+                write,
             ]
-        before = (*made, After(written, batches=2))
-        others = self._read("others", before, 1 - self.targets, Reads(written, batches=2))
+        before = (*made, After("write", batches=2))
+        others = _read("others", before, 1 - self.targets, Reads("write", batches=2))
         update = Stage("targets_update", of="update", share=self.targets, trains=True)
         support = Stage("support", of="update", share=1 - self.targets, trains=True)
         if not self.pass_on:
-            return [*others, *self._read("targets", (last,), self.targets, newest), update, *write, support]
+            return [others, _read("targets", (last,), self.targets, newest), update, write, support]
         taken, left = self.targets * self.repeated, self.targets * (1 - self.repeated)
-        targets = Stage("targets", after=(handed,), of="fetch", share=taken, reads=(Reads("hand", batches=1),))
-        return [*others, targets, update, *hand, *self._read("late", (last,), left, newest), *write, support]
-
-    def _read(self, name: str, after: tuple[After, ...], share: float, seen: Reads) -> list[Stage]:
-        """Return the stages in which some rows are read."""
-        if self.store == HOST:
-            return [Stage(name, after=after, of="fetch", share=share, reads=(seen,))]
-        rows = Stage(f"{name} rows", INCOMING, after, "rows", share, OWNERS, reads=(seen,))
-        return [rows, Stage(name, after=(After(rows.name),), of="fetch", share=share)]
-
-    def _write(self, share: float) -> list[Stage]:
-        """Return the stages in which rows are written."""
-        write = Stage("write", after=(After("targets_update"),), share=share)
-        if self.store == HOST:
-            return [write]
-        return [write, Stage("updates", LINKS, (After("write"),), share=share, travel=OWNERS)]
+        targets = _read("targets", (handed,), taken, Reads("hand", batches=1))
+        return [others, targets, update, *hand, _read("late", (last,), left, newest), write, support]
 
     def _updates(self, length: int, late: int) -> tuple[list[Stage], list[Stage]]:
         """Return the stages before and after the passes, if every rank makes all updates."""
@@ -206,18 +183,13 @@ class PipeTGLOutline:
         return (After("backward" if self.groups == 1 else "mean"),)
 
 
-def whole_turns(store: str = HOST) -> tuple[Stage, ...]:
-    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t's up to its write.
+def _read(name: str, after: tuple[After, ...], share: float, seen: Reads) -> Stage:
+    """Return the stage in which some rows are read."""
+    return Stage(name, after=after, of="fetch", share=share, reads=(seen,))
 
-    Args:
-        store: Of `PipeTGLOutline`; rows of ``"sharded"`` ones are asked for when they are needed.
-    """
+
+def whole_turns() -> tuple[Stage, ...]:
+    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all stages of batch t."""
     passes = (Stage("update", trains=True), Stage("embed", trains=True), Stage("score", trains=True))
-    begun = (*PipeTGLOutline().made_ahead(), Stage("other"))
-    if store == HOST:
-        fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
-        return (*begun, fetch, *passes, Stage("write"))
-    asked = (After("gather"), After("other"), After("updates", batches=1))
-    rows = Stage("rows", INCOMING, asked, travel=OWNERS, reads=(Reads("updates", batches=1),))
-    sent = Stage("updates", LINKS, (After("write"),), travel=OWNERS)
-    return (*begun, rows, Stage("fetch", after=(After("rows"),)), *passes, Stage("write"), sent)
+    fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
+    return (*PipeTGLOutline().made_ahead(), Stage("other"), fetch, *passes, Stage("write"))

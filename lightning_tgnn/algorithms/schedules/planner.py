@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, OWNERS, Outline, Stage
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, Outline, Stage
 
 TOLERANCE = 0.05
 """By what share a plan may be slower than the fastest, and still be nearly as fast."""
@@ -244,7 +244,6 @@ def _copies_of(outline: Outline, stage: Stage, ranks: int) -> float:
     times = {
         NEXT: float(length > 1),
         ALL: length - 1,
-        OWNERS: (length - 1) / length,
         ALL_TO_ALL: float(count > 1),
         ALL_GATHER: count - 1,
         ALL_REDUCE: 2 * (count - 1) / count,

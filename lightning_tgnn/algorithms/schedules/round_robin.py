@@ -70,7 +70,7 @@ class RoundRobin(Schedule):
         """
         if any(stage.on == SERVER for stage in outline.stages):
             requirement = "a schedule under which served node state can be simulated"
-            cure = "take EpochsAndCopies or DataParallel, or the store HostMemory or HostShards"
+            cure = "take EpochsAndCopies or DataParallel, or the store HostMemory"
             raise InvalidArgumentError(refusal("schedule", requirement, "RoundRobin", cure))
         return outline
 

@@ -13,7 +13,7 @@ from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import INCOMING, MEETINGS, RESOURCES, SERVER, After, Outline, Stage
+from lightning_tgnn.types.outline import MEETINGS, RESOURCES, SERVER, After, Outline, Stage
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,6 @@ class _Graph:
                 cost = np.zeros_like(cost)
             elif stage.travel:
                 cost = links.sending(self._layout, length, stage.travel, cost)
-                if stage.on == INCOMING:
-                    cost = cost + links.asking(self._layout, length)
             own.append(cost.ravel())
         arrivals = np.zeros(len(meeting) * self._turns * self._ranks)
         return np.concatenate([*own, arrivals, *(seconds.ravel() for seconds in meeting)])

@@ -14,11 +14,11 @@ from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, paralle
 from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, calibrated
 from lightning_tgnn.commands.bench.tables import ALONE
 from lightning_tgnn.commands.plan.gradient_compression import too_short_for
-from lightning_tgnn.commands.plan.measure import COPY_SHARDS, SHARDS, Measurements
+from lightning_tgnn.commands.plan.measure import Measurements
 from lightning_tgnn.commands.plan.recipe import epochs_of
 from lightning_tgnn.commands.plan.remote_rows import changed
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
-from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES, OPTIONS, SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.schedule import DESTINATION
@@ -98,14 +98,12 @@ class Candidates:
         return [{}, *({"gradient_compression": name} for name in chosen)]
 
     def _pipelines(self) -> Iterator[Candidate]:
-        """Yield pipelines: one or more on each machine, or over all of them with rows cut over their ranks."""
+        """Yield pipelines: one or more on each machine."""
         ranks, machines = self.cluster.ranks, self.cluster.machines
         only_simulated = self._shares("pipetgl")
         size = self._batch(1)
-        for groups in [number for number in range(1, ranks) if ranks % number == 0]:
+        for groups in [number for number in range(machines, ranks, machines) if ranks % number == 0]:
             options: dict[str, Any] = {"groups": groups} if groups > 1 else {}
-            if groups % machines:
-                options["store"] = "sharded"
             for sends in ("gradients", "weights_and_moments"):
                 sending = options | ({} if sends == "gradients" else {"sends": sends})
                 yield self._made("pipetgl", sending, only_simulated, size, size, ranks, groups / machines)
@@ -131,7 +129,7 @@ class Candidates:
         size, copies = self._batch(found.minibatch), found.memory / self.cluster.machines
         options: dict[str, Any] = {name: value for name, value in found._asdict().items() if value > 1}
         options |= {"store": "sharded"} if sharded else {}
-        ahead = self._shares(COPY_SHARDS) if sharded and found.epoch == 1 else {}
+        ahead = self._shares(CUT_COPIES) if sharded and found.epoch == 1 else {}
         for more in self._compressed():
             only_simulated = {"memory": found.memory, **ahead}
             global_batch, ranks = size * found.minibatch, self.cluster.ranks
@@ -177,7 +175,7 @@ class Candidates:
         """Return what the stages of a strategy take, and the bytes that a rank would send if all rows were remote."""
         seconds = dict(self.measured.strategies[name].seconds)
         ranks = self.measured.processes
-        if name in ("pipetgl", SHARDS):
+        if name == "pipetgl":
             seconds["step"] = seconds.get("step", 0.0) / ranks  # every rank has made all updates
         if name == "disttgl":
             # A rank has waited for its rows while the process copied them, as a rank of depcache copies its own.
@@ -190,8 +188,7 @@ class Candidates:
         ranks = self.measured.processes
         options: dict[str, dict[str, Any]] = {
             "disttgl": {"memory": ranks},
-            SHARDS: {"store": "sharded"},
-            COPY_SHARDS: {"store": "sharded", "minibatch": ranks},
+            CUT_COPIES: {"store": "sharded", "minibatch": ranks},
         }
         plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}) | self._shares(name))
         outline, layout = plan.outline(ranks), RankLayout.of(ranks)
@@ -203,7 +200,7 @@ class Candidates:
     def _sent(self, name: str) -> dict[str, float]:
         others, found = max(self.measured.processes - 1, 1), {"gradients": self.measured.gradient_bytes}
         found |= {compressed_name(name): one.nbytes for name, one in self.measured.compressed.items()}
-        flows = self.measured.strategies["sven" if name in ("pipetgl", SHARDS) else name].sent
+        flows = self.measured.strategies["sven" if name == "pipetgl" else name].sent
         if name == "depcache":
             return {**found, "updates": flows.get("aggregation", 0.0) / others / self.measured.processes}
         rows = sum(flows.get(kind, 0.0) for kind in ("dispatch", "dispatch_ahead", "request", "announcement"))
@@ -211,9 +208,9 @@ class Candidates:
 
     def _shares(self, name: str) -> dict[str, float]:
         """Return the shares of rows that a strategy takes as options of the simulator."""
-        if name in ("pipetgl", SHARDS):
+        if name == "pipetgl":
             return {"targets": self.measured.targets, "repeated": self.measured.repeated}
-        return {"ahead": self._ahead(name)} if name in ("sven", COPY_SHARDS) else {}
+        return {"ahead": self._ahead(name)} if name in ("sven", CUT_COPIES) else {}
 
     def _ahead(self, name: str) -> float:
         """Return the share of rows that a strategy has asked for ahead."""

@@ -132,7 +132,6 @@ def plan_events(
         options.batch_size,
         steps=options.steps,
         rounds=options.rounds,
-        several_machines=where.machines > 1,
     )
     _recommend(where, options, cluster, data, found, of_data, of_task)
 

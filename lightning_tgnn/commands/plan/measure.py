@@ -19,6 +19,7 @@ from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.commands.plan.gradient_compression import CompressedGradients, gradient_bytes, measured_compressions
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.depcache import DepCacheStrategy
@@ -30,8 +31,6 @@ from lightning_tgnn.strategies.sven import SvenStrategy
 from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import datamodule_of, has_stages
 
-SHARDS = "pipetgl:store=sharded"
-COPY_SHARDS = "disttgl:store=sharded"
 _WINDOWS = 3  # that count
 _LOOKED_AT = 24  # batches whose rows are compared with those of the batch before
 _NARROW = 100  # events
@@ -68,8 +67,8 @@ class Measurements:
     Attributes:
         processes: That ran at once.
         batch_size: Events per rank and turn.
-        strategies: By name; disttgl with a copy of node memory for each process, `COPY_SHARDS` with one that is cut
-            over all of them, and `SHARDS` for several machines.
+        strategies: By name; disttgl with a copy of node memory for each process, `CUT_COPIES` with one that is cut
+            over all of them.
         fixed_share: Share of a turn that does not grow with the batch; None where noise hid it.
         gradient_bytes: Of all weights.
         state_bytes: Of a copy of node state.
@@ -160,7 +159,6 @@ def measure(
     *,
     steps: int,
     rounds: int,
-    several_machines: bool,
 ) -> Measurements:
     """Train for some steps with each strategy; called by every process.
 
@@ -171,7 +169,6 @@ def measure(
         batch_size: Events per rank and turn; None for what saturates a device, as far as that can be seen.
         steps: Of a window.
         rounds: Times that the strategies take turns.
-        several_machines: Whether rows of pipelines may have to travel.
     """
     ranks = run.processes.ranks
     narrow, own_events = batch_size or _NARROW, len(data.split.train) // ranks
@@ -195,10 +192,8 @@ def measure(
         "sven": SvenStrategy,
         "pipetgl": PipeTGLStrategy,
         "disttgl": lambda: DistTGLStrategy(memory=ranks),
-        COPY_SHARDS: lambda: DistTGLStrategy(minibatch=ranks, store="sharded"),
+        CUT_COPIES: lambda: DistTGLStrategy(minibatch=ranks, store="sharded"),
     }
-    if several_machines:
-        strategies[SHARDS] = lambda: PipeTGLStrategy(store="sharded")
     found: dict[str, MeasuredTurns] = {}
     for number, (name, strategy) in product(range(rounds), strategies.items()):
         say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")

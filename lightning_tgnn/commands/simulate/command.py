@@ -12,7 +12,6 @@ from rich.console import Console
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.algorithms.schedules.simulator import simulate as simulated
-from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.simulate.forecasts import Forecast, print_forecasts
@@ -120,10 +119,6 @@ def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: Simu
     plan.check_hosts(ranks, options.hosts)
     outline = plan.outline(ranks)
     taken = costs.of_plan(plan).of(plan, outline, ranks, options.links)
-    if plan.finds_staleness:
-        largest = plan.largest_staleness(ranks)
-        found = smallest_staleness(lambda late: plan.outline(ranks, late), layout, taken, largest=largest)
-        outline = plan.outline(ranks, found)
     return simulated(outline, layout, taken, options.turns)
 
 

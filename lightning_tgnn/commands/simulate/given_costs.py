@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
-from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS_AND_MOMENTS, PipeTGLOutline
+from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import (
@@ -26,7 +26,7 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.simulate.plans import OPTIONS, SHARES, STORES, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES, OPTIONS, SHARES, SimulatedPlan
 from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
 
@@ -36,8 +36,7 @@ _PLANS = (
     "depcomm",
     "sven:ahead=0.5",
     "pipetgl",
-    "pipetgl:sends=weights",
-    "pipetgl:store=sharded",
+    "pipetgl:pass_on=true:sends=weights_and_moments",
     "disttgl",
     "disttgl:store=sharded",
 )
@@ -92,8 +91,7 @@ class GivenCosts:
         if plan.name == "pipetgl":
             pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
             known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
-            times = _ADAM if pipeline.sends == SENDS_WEIGHTS_AND_MOMENTS else 1
-            known.setdefault("weights", times * known.get("gradients", 0.0))
+            known.setdefault("weights", _ADAM * known.get("gradients", 0.0))
         if compression is not None and "gradients" in known:
             known["gradients"] = self._compressed(compression)
             known[GRADIENT_SUMS] = known["gradients"] / ranks
@@ -170,7 +168,7 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
         requirement = "strategies with their seconds, and nothing else"
         raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
     for name in each:
-        check_choice("a strategy of stages", name, {*OPTIONS, *STORES})
+        check_choice("a strategy of stages", name, {*OPTIONS, CUT_COPIES})
     found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 

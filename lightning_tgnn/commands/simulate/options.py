@@ -39,12 +39,10 @@ Options of a strategy follow its name after colons, with values as in YAML:
   depcomm, depcache   staleness=0
   all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_NAME, which powersgd
             needs; each takes the seconds of compress_NAME)
-  pipetgl   groups=1, targets_first=true, pass_on (with store=sharded), sampling=background (ahead, at_once),
-            gather_ahead=true, sends=gradients (weights, weights_and_moments), targets=0.5 (share of rows that the
-            batch before changes), repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1
-            of M ranks), store=host (sharded)
+  pipetgl   groups=1, targets_first=true, pass_on=false, sampling=background (ahead, at_once), gather_ahead=true,
+            sends=gradients (weights_and_moments), targets=0.5 (share of rows that the batch before changes),
+            repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks)
   disttgl   minibatch=1, epoch=1, memory (as many as ranks allow), fetch_ahead=true, store=served (sharded), ahead=0
-staleness=smallest takes the smallest at which nothing stalls (MSPipe's rule).
 
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
 processes of a device run graph and NN operators at once, and the bytes that travel.

@@ -17,7 +17,6 @@ from lightning_tgnn.algorithms.schedules.outlines import (
     updated_by_owners,
 )
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
-from lightning_tgnn.algorithms.schedules.staleness import SMALLEST
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
@@ -34,8 +33,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "sven": ("staleness", "micro_batches", "ahead", "remote", _COMPRESSION),
     **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
 }
-STORES = tuple(f"{name}:store={CUT}" for name in _PIPELINES)
-"""Strategies whose stages take something else where rows are cut over ranks."""
+CUT_COPIES = f"disttgl:store={CUT}"
+"""The strategy whose stages take something else where rows are cut over ranks."""
 SHARES = ("targets", "repeated", "ahead")
 """Options that are shares of rows, which go by the stream."""
 _STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
@@ -87,9 +86,8 @@ class SimulatedPlan:
 
     @property
     def measured_as(self) -> str:
-        """Under what name its costs are given where strategies have costs of their own; see `STORES`."""
-        store = self.options.get("store")
-        return self.name if store != CUT else f"{self.name}:store={store}"
+        """Under what name its costs are given where strategies have costs of their own; see `CUT_COPIES`."""
+        return CUT_COPIES if self.options.get("store") == CUT else self.name
 
     def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
         """Return the plan with the shares of rows that it takes and its options leave open."""
@@ -98,17 +96,11 @@ class SimulatedPlan:
             taken.pop("ahead", None)
         return replace(self, options={**taken, **self.options})
 
-    @property
-    def finds_staleness(self) -> bool:
-        """Whether the smallest staleness is asked for at which nothing stalls."""
-        return self.options.get("staleness") == SMALLEST
-
-    def outline(self, ranks: int, staleness: int | None = None) -> Outline:
+    def outline(self, ranks: int) -> Outline:
         """Return what turns of so many ranks consist of.
 
         Args:
             ranks: Of all hosts.
-            staleness: In the place of `SMALLEST`.
 
         Raises:
             InvalidArgumentError: The ranks do not fit the strategy, or the staleness is out of range.
@@ -116,23 +108,15 @@ class SimulatedPlan:
         if self.name == "disttgl":
             return self.copies(ranks).of(ranks)
         if self.name == "pipetgl":
-            pipeline = self._pipeline()
-            return (pipeline if staleness is None else replace(pipeline, staleness=staleness)).of(ranks)
+            return self._pipeline().of(ranks)
         options = dict(self.options)
-        delay = options.pop("staleness", _STALENESS[self.name]) if staleness is None else staleness
-        if delay == SMALLEST:
-            delay = 1
+        delay = options.pop("staleness", _STALENESS[self.name])
         check_int("staleness", delay, minimum=0, cure="0 waits for gradients, 1 applies them a turn late")
         if delay > 1:
             raise InvalidArgumentError(refusal("staleness", "0 or 1", delay, "1 applies gradients a turn late"))
-        options.pop("staleness", None)
         compression = options.pop(_COMPRESSION, None)
         order = _ORDERS[self.name](**options)
         return data_parallel(self.name, order, mean_gradients(order, delay, compression), delay=delay)
-
-    def largest_staleness(self, ranks: int) -> int:
-        """Return the last staleness that there is."""
-        return self.outline(ranks).length(ranks) - 1 if self.name == "pipetgl" else 1
 
     def check_hosts(self, ranks: int, hosts: int) -> None:
         """Refuse served copies of node memory over several hosts, whose ranks one process could not serve.
@@ -157,13 +141,8 @@ class SimulatedPlan:
         return DistTGLOutline(**options)
 
     def _pipeline(self) -> PipeTGLOutline:
-        given = {name: value for name, value in self.options.items() if value != SMALLEST or name != "staleness"}
-        _check_flags("pipetgl", given, ("targets_first", "pass_on", "gather_ahead"))
-        given.setdefault("pass_on", given.get("store") == CUT)  # as in training
-        pipeline = PipeTGLOutline(**given)
-        if self.finds_staleness:
-            replace(pipeline, staleness=0)  # refused where weights travel
-        return pipeline
+        _check_flags("pipetgl", self.options, ("targets_first", "pass_on", "gather_ahead"))
+        return PipeTGLOutline(**self.options)
 
 
 def _check_flags(strategy: str, options: Mapping[str, object], names: Sequence[str]) -> None:

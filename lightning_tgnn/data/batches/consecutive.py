@@ -25,16 +25,14 @@ def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
 
 
 def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
-    """Tell each batch the nodes of the next, and what is around it."""
+    """Tell each batch the nodes of the next."""
     batch = next(batches, None)
     while batch is not None:
         following = next(batches, None)
         if following is not None:
             shared = following.shared
             upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
-            told = replace(
-                batch.shared, upcoming=upcoming, upcoming_around=shared.around, upcoming_announced=shared.announced
-            )
+            told = replace(batch.shared, upcoming=upcoming, upcoming_announced=shared.announced)
             batch = replace(batch, shared=told)
         yield batch
         batch = following

@@ -97,7 +97,7 @@ def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout
             requirement = f"one whose {name} says how many global batches the ranks of a copy play at once, {batches}"
             raise InvalidArgumentError(refusal("schedule", requirement, said, f"return {batches} from its {name}"))
     if "shared batches" in schedule.offers and batches > 1:
-        cure = "offer 'pipeline' in its place, with the store HostMemory or HostShards"
+        cure = "offer 'pipeline' in its place, with the store HostMemory"
         requirement = "turns of one global batch at once, where it offers 'shared batches'"
         raise InvalidArgumentError(refusal("schedule", requirement, batches, cure))
     if "pipeline" in schedule.offers and batches < len(played):

@@ -94,9 +94,6 @@ class PipelinedStateStore:
             self._step = BatchRows(self, nodes, around if is_followed else None)
         return self._step
 
-    def announce(self, nodes: Tensor, around: Surroundings) -> None:
-        """Do nothing, because rows need not be asked for."""
-
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Pass on what the next batch writes as well, write the rest of ``update``, and give word that it may go on."""
         step = self._step or self.fetch(update.nodes)

@@ -8,7 +8,7 @@ from lightning_tgnn.strategies.parts.passes import ReadOnce
 from lightning_tgnn.strategies.parts.pipelined_order import Pipelined
 from lightning_tgnn.strategies.parts.ring import RingUpdates
 from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotMemory
-from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards, Replicated, Served, Sharded
+from lightning_tgnn.strategies.parts.stores import HostMemory, Replicated, Served, Sharded
 from lightning_tgnn.strategies.parts.updates import MeanGradients, StaleGradients
 from lightning_tgnn.strategies.parts.vertex_cut import VertexCut
 from lightning_tgnn.strategies.parts.vertex_shares import VertexShares
@@ -17,7 +17,6 @@ __all__ = [
     "BFloat16",
     "GroupPipeline",
     "HostMemory",
-    "HostShards",
     "HybridPipeline",
     "InOrder",
     "Int8",

@@ -23,7 +23,6 @@ from lightning_tgnn.types import (
     Run,
     ScheduledLoader,
     ServedStore,
-    ServingStore,
     ShardingStore,
     SnapshotTask,
     StateStore,
@@ -158,9 +157,7 @@ class NodeState:
         return self._store.announcer if isinstance(self._store, AnnouncingStore) else None
 
     def begin_turn(self) -> None:
-        """Serve other ranks, where the store does; batches say what they need themselves."""
-        if isinstance(self._store, ServingStore):
-            self._store.begin_turn()
+        """Do nothing: batches say what they need themselves."""
 
     def forget(self) -> None:
         """Take note that a checkpoint's node state has been loaded, which is that of the first copy."""

@@ -7,11 +7,11 @@ from typing import ClassVar, TypeVar, cast
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.outlines import CUT, HOST, in_order, updated_by_owners
+from lightning_tgnn.algorithms.schedules.outlines import in_order, updated_by_owners
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.state import ShardedStateStore
 from lightning_tgnn.state.nodes.owner_update import update_at_owners
-from lightning_tgnn.strategies.parts.stores import HostMemory, HostShards
+from lightning_tgnn.strategies.parts.stores import HostMemory
 from lightning_tgnn.types import (
     EventBatch,
     GroupOrder,
@@ -44,9 +44,7 @@ class InOrder(OrderPart):
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
-        if isinstance(store, HostMemory | HostShards):
-            return whole_turns(CUT if isinstance(store, HostShards) else HOST)
-        return in_order(**store.travels)
+        return whole_turns() if isinstance(store, HostMemory) else in_order(**store.travels)
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,8 @@ class TargetsFirst(OrderPart):
 
     def stages(self, store: StorePart) -> tuple[Stage, ...]:
         """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
-        assert isinstance(store, HostMemory | HostShards)
-        where = CUT if isinstance(store, HostShards) else HOST
-        return PipeTGLOutline(pass_on=store.passes_on, store=where).stages()
+        assert isinstance(store, HostMemory)
+        return PipeTGLOutline(pass_on=store.pass_on).stages()
 
 
 @dataclass(frozen=True)
@@ -153,10 +150,7 @@ class TargetsFirstOrder:
         """Run a step on a batch."""
         stages = task.stages
         with stages("fetch"):
-            handle = self.store.read_ahead(batch.nodes, batch.shared.around)
-            if batch.shared.upcoming is not None and batch.shared.upcoming_around is not None:
-                self.store.announce(batch.shared.upcoming, batch.shared.upcoming_around)
-            rows = handle.wait()
+            rows = self.store.read_ahead(batch.nodes, batch.shared.around).wait()
         targets, others = rows.split(batch.num_written)
         with stages("update"):
             updated = task.apply_mail(targets)

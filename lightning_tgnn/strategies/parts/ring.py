@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
@@ -16,15 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_tgnn.algorithms.schedules.pipetgl import (
     SENDS_GRADIENTS,
-    SENDS_WEIGHTS,
     SENDS_WEIGHTS_AND_MOMENTS,
     PipeTGLOutline,
 )
-from lightning_tgnn.algorithms.schedules.staleness import SMALLEST
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.strategies.parts.flat_state import check_steps
 from lightning_tgnn.strategies.parts.late_gradients import SentGradients
-from lightning_tgnn.strategies.parts.measured_staleness import MeasuredStaleness
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
@@ -48,41 +45,36 @@ class RingUpdates(UpdatesPart):
     Args:
         sends: What ranks send each other. ``"gradients"`` go to all other ranks, each of which makes all updates.
             ``"weights_and_moments"`` go on to the rank of the next batch after each update, with all that the optimizer
-            keeps; the result is the same. ``"weights"`` go on alone, as in PipeTGL's public code: each rank has moments
-            of its own, formed from its own gradients, so the result differs.
+            keeps; the result is the same.
         staleness: s: the passes of batch t begin once their weights have all updates up to that of batch t - 1 - s,
-            where gradients travel. None takes M - 1, the largest s; 0 trains as one process does. ``"smallest"``
-            measures the first turns of a fit and takes the smallest s at which nothing stalls (MSPipe's rule).
+            where gradients travel. None takes M - 1, the largest s; 0 trains as one process does.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
     sends: str = SENDS_GRADIENTS
-    staleness: int | str | None = None
+    staleness: int | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"pipeline"})
 
     def __post_init__(self) -> None:
-        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS, SENDS_WEIGHTS))
+        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS))
         if self.staleness is None:
             return
         if self.sends != SENDS_GRADIENTS:
             requirement = "left out where weights travel: a rank has those of its own last update, M - 1 batches late"
             cure = "leave it out, or set sends='gradients'"
             raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
-        if self.staleness != SMALLEST:
-            cure = "leave it out for M - 1 on M ranks, or set 'smallest'"
-            check_int("staleness", self.staleness, minimum=0, cure=cure)
+        check_int("staleness", self.staleness, minimum=0, cure="leave it out for M - 1 on M ranks")
 
     def batches_at_once(self, batches: int) -> int:
         """Return how many of the batches of a turn are trained at weights that lack each other's updates."""
-        return min(batches, self.staleness + 1) if isinstance(self.staleness, int) else batches
+        return batches if self.staleness is None else min(batches, self.staleness + 1)
 
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
         """Return what turns consist of: the order has said how rows are read and written."""
-        staleness = self.staleness if isinstance(self.staleness, int) else None
-        pipeline = PipeTGLOutline(groups=len(layout.copies), sends=self.sends, staleness=staleness)
+        pipeline = PipeTGLOutline(groups=len(layout.copies), sends=self.sends, staleness=self.staleness)
         return pipeline.with_updates(name, stages, layout.ranks)
 
     def open(self, run: Run, *, may_be_unused: bool = False) -> OrderedUpdates:
@@ -93,10 +85,8 @@ class RingUpdates(UpdatesPart):
             may_be_unused: Whether a step may leave parameters out; it always may.
 
         Raises:
-            InvalidArgumentError: The staleness is that of a longer pipeline, or the order cannot be simulated.
+            InvalidArgumentError: The staleness is that of a longer pipeline.
         """
-        if self.staleness == SMALLEST:
-            self.outline("updates", run.stages(), run.layout)
         return OrderedUpdates(self, run)
 
 
@@ -116,21 +106,19 @@ class OrderedUpdates:
         self._messages: MessageExchange = run.messages(GRADIENTS, of_copy=True)
         self._copies: MessageExchange = run.messages(COPIES)
         largest = self._messages.ranks - 1
-        if isinstance(part.staleness, int) and part.staleness > largest:
+        if part.staleness is not None and part.staleness > largest:
             cure = "take more ranks, or leave it out"
             requirement = f"at most {largest} in a pipeline of {largest + 1}"
             raise InvalidArgumentError(refusal("staleness", requirement, part.staleness, cure))
         self._trained: TrainedWeights | None = None
         self._sent: SentGradients | SentWeights | None = None  # what travels; None before there is an optimizer
-        self._measured = MeasuredStaleness(run, largest, self._outline_at)
         self._saved: Mapping[str, Any] = {}
         self._has_events = self._has_begun = False
 
     @property
     def delay(self) -> int:
         """Updates that the weights of a batch lack."""
-        given = self._measured.chosen if self._part.staleness == SMALLEST else self._part.staleness
-        return given if isinstance(given, int) else self._messages.ranks - 1
+        return self._messages.ranks - 1 if self._part.staleness is None else self._part.staleness
 
     @property
     def waited(self) -> float:
@@ -186,7 +174,7 @@ class OrderedUpdates:
             check_steps(optimizer)
             self._sent = SentGradients(trained, self._messages)
         else:
-            self._sent = SentWeights(trained, self._messages, optimizer, self._part.sends)
+            self._sent = SentWeights(trained, self._messages, optimizer)
 
     @property
     def _takes_turns(self) -> bool:
@@ -196,12 +184,7 @@ class OrderedUpdates:
         """Follow a model from here on; its optimizer comes with `check_optimizers`."""
         self._trained, self._sent, self._has_begun = TrainedWeights(task), None, False
         self._saved = self._to_go_on_with(pending)
-        sent = sum(parameter.numel() * parameter.element_size() for parameter in self._trained.parameters)
-        self._measured.begin_fit(self._saved.get("staleness"), sent)
         model.require_backward_grad_sync = False  # gradients are sent as a whole, in `step`
-
-    def _outline_at(self, staleness: int) -> Outline:
-        return replace(self._part, staleness=staleness).outline("updates", self._run.stages(), self._run.layout)
 
     def _to_go_on_with(self, pending: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what was saved, where as many ranks have sent each other the same; else say what changes."""
@@ -212,8 +195,6 @@ class OrderedUpdates:
             before = "those of a step of all ranks did, and the last ones are dropped"
         else:
             before = f"{pending['sends']} of {pending['ranks']} ranks did"
-            if pending["sends"] == SENDS_WEIGHTS:
-                before += ", each with moments of its own, of which all take those of the first rank"
         now = f"{self._part.sends} of {self._messages.ranks} ranks"
         rank_zero_info(f"{now} travel from here on, beginning with the weights of the checkpoint; before, {before}")
         return {}
@@ -223,14 +204,11 @@ class OrderedUpdates:
         self.hide()
         self._go_on()
         assert self._trained is not None
-        if self._part.staleness == SMALLEST and self._takes_turns:
-            self._measured.begin_turn(self._trained.trainer)
         self._has_events |= events > 0 or (not self._has_begun and self._trained.has_accumulated)
         self._has_begun = True
 
     def before_backward(self) -> None:
-        """Take note of the time: gradients are sent when all are there."""
-        self._measured.enter("backward")
+        """Do nothing: gradients are sent when all are there."""
 
     def start(self) -> None:
         """Do nothing."""
@@ -241,11 +219,8 @@ class OrderedUpdates:
             return update(closure)
         self._sent.before_passes(self.delay)
         outcome = closure()
-        self._measured.leave()
-        self._measured.enter("step")
         own = self._of_all_copies(self._packed())
         self._sent.update(own, lambda: update(lambda: outcome))
-        self._measured.end_turn()
         return outcome
 
     def _packed(self) -> Tensor:
@@ -285,7 +260,6 @@ class OrderedUpdates:
         if self._sent is not None:
             self._sent.finish()
         self._messages.flush()
-        self._measured.stop()
 
     def pending_gradients(self) -> dict[str, Tensor]:
         """Return nothing: the weights that `show` makes have all of them."""
@@ -296,8 +270,6 @@ class OrderedUpdates:
         if self._saved:
             return dict(self._saved)
         held = {} if self._sent is None else self._sent.state_dict()
-        if self._measured.chosen is not None:
-            held["staleness"] = self._measured.chosen
         return {"sends": self._part.sends, "ranks": self._messages.ranks, **held} if held else {}
 
 

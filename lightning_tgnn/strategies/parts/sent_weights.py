@@ -1,4 +1,4 @@
-"""Weights that go round a pipeline: each rank makes the update of its own batch and sends the outcome on."""
+"""Weights and moments that go round a pipeline: each rank makes the update of its own batch and sends on the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS, SENDS_WEIGHTS_AND_MOMENTS
+from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS_AND_MOMENTS
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.strategies.parts.flat_state import FlatState
 from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
@@ -27,14 +27,13 @@ class SentWeights:
         trained: What is updated.
         messages: To the other ranks.
         optimizer: Which updates.
-        sends: ``"weights_and_moments"``, or ``"weights"``, where each rank has moments of its own.
 
     Raises:
         InvalidArgumentError: The optimizer keeps something else than tensors.
     """
 
-    def __init__(self, trained: TrainedWeights, messages: MessageExchange, optimizer: Optimizer, sends: str) -> None:
-        self._trained, self._messages, self._sends = trained, messages, sends
+    def __init__(self, trained: TrainedWeights, messages: MessageExchange, optimizer: Optimizer) -> None:
+        self._trained, self._messages = trained, messages
         self._flat = FlatState(trained.parameters, optimizer, messages.device)
         self._arriving: RowHandle | None = None
         self._hidden: Tensor | None = None
@@ -56,7 +55,7 @@ class SentWeights:
             staleness: M - 1: the passes have the weights of this rank's last update.
         """
         if not self._first:
-            self._arriving = self._receive(self._messages.place - 1, self._sends)
+            self._arriving = self._receive(self._messages.place - 1)
 
     def update(self, own: Tensor, update: Callable[[], object]) -> None:
         """Make this rank's update and send its outcome on; at the end of an epoch all ranks get the last one's.
@@ -73,23 +72,21 @@ class SentWeights:
         if self._trained.place(own):
             update()
         following = (self._messages.place + 1) % self._messages.ranks
-        self._messages.send(self._row(), following, self._sends)
+        self._messages.send(self._row(), following, SENDS_WEIGHTS_AND_MOMENTS)
         self._goes_round, self._latest = True, None
         if self._first:
             # Asked for at once: on a GPU the last rank's message would else hold up what all ranks do before the next
             # turn, and a first one the rank itself.
-            self._arriving = self._receive(self._messages.ranks - 1, self._sends)
+            self._arriving = self._receive(self._messages.ranks - 1)
         if self._trained.ends_epoch:
             self.finish()
 
     def _row(self) -> Tensor:
         """Return what travels."""
-        weights = self._flat.weights()
-        return torch.cat([weights, self._flat.state()]) if self._sends == SENDS_WEIGHTS_AND_MOMENTS else weights
+        return torch.cat([self._flat.weights(), self._flat.state()])
 
-    def _receive(self, place: int, operation: str) -> RowHandle:
-        row = self._flat.empty(with_state=self._sends == SENDS_WEIGHTS_AND_MOMENTS)
-        return self._messages.receive(row, place, operation)
+    def _receive(self, place: int, operation: str = SENDS_WEIGHTS_AND_MOMENTS) -> RowHandle:
+        return self._messages.receive(self._flat.empty(with_state=True), place, operation)
 
     def _get_latest(self) -> Tensor:
         """Return what the last rank has; all ranks have to call it."""
@@ -126,15 +123,13 @@ class SentWeights:
         self._goes_round, self._latest = False, None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what each rank goes on with: its weights, and its moments where those do not travel.
+        """Return the weights with which each rank resumes.
 
-        All ranks have to call it; the first one returns what all have, uint8 [M, n].
+        All ranks have to call it; the first one returns the weights of all ranks, uint8 [M, n].
         """
-        keeps_moments = self._sends == SENDS_WEIGHTS
-        if not self._goes_round and not keeps_moments:
+        if not self._goes_round:
             return {}
-        weights = self._flat.weights() if self._hidden is None else self._hidden[: self._flat.size]
-        own = torch.cat([weights, self._flat.state()]) if keeps_moments else weights
+        own = self._flat.weights() if self._hidden is None else self._hidden[: self._flat.size]
         if not self._first:
             self._messages.send(own, 0, _SAVED)
             return {}
@@ -149,7 +144,7 @@ class SentWeights:
             CheckpointError: The optimizer keeps something else than it did.
         """
         own = saved["held"][self._messages.place].to(self._messages.device)
-        size = len(self._flat.empty(with_state=self._sends == SENDS_WEIGHTS))
+        size = len(self._flat.empty(with_state=False))
         if len(own) != size:
             requirement = f"one that keeps what is in the checkpoint, {len(own)} bytes of a rank with its weights"
             cure = "give its options as they were, or leave the checkpoint out to train anew"

@@ -13,7 +13,6 @@ from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_not_ne
 from lightning_tgnn.comm import shared_tensors
 from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import (
-    PipelinedShards,
     PipelinedStateStore,
     ReplicatedStateStore,
     ServedStateStore,
@@ -26,8 +25,6 @@ from lightning_tgnn.strategies.parts.partition import choose_partition
 from lightning_tgnn.types import NodeStateTask, Run, StorePart, StreamData, datamodule_of
 from lightning_tgnn.types.layout import STATE
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_TO_ALL
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,25 +116,19 @@ class HostMemory(StorePart):
 
     Args:
         pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to the shared memory
-            (PipeTGL, section 4.2). ``"auto"`` does not, because it costs more than it saves between ranks that share
-            memory.
+            (PipeTGL, section 4.2). Between ranks that share memory it costs more than it saves.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    pass_on: bool | str = AUTO
+    pass_on: bool = False
 
     needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
     offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 
     def __post_init__(self) -> None:
-        _check_pass_on(self.pass_on)
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether rows are passed on."""
-        return self.pass_on is True
+        check_bool("pass_on", self.pass_on, usual=False)
 
     def open(self, run: Run) -> NodeState:
         """Return the state of this rank.
@@ -162,7 +153,7 @@ class HostMemory(StorePart):
         # Not over NCCL: the tables are on the host, and a first message of a GPU waits until its receiver asks for it,
         # who may be sending a first gradient to this rank at that moment.
         messages = run.host_messages(STATE, "rows in order")
-        return PipelinedStateStore(task.state_spec, messages, tables, run.device, passes_on=self.passes_on)
+        return PipelinedStateStore(task.state_spec, messages, tables, run.device, passes_on=self.pass_on)
 
 
 @dataclass(frozen=True)
@@ -196,63 +187,6 @@ class Served(StorePart):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class HostShards(StorePart):
-    """Node state cut over the memory of the ranks' hosts; owners serve its rows in the order of the batches.
-
-    One machine need not hold it, and ranks may be on several.
-
-    Args:
-        partition: As of `Sharded`.
-        pass_on: Send rows that the next batch also writes straight to the rank of that batch, not to their owner
-            (PipeTGL, section 4.2), as ``"auto"`` does.
-        omit_own_half: Leave out the half of a mail that equals the memory in its row.
-        features_by_event: Send a mail's event number instead of its edge features.
-
-    Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
-    """
-
-    partition: str | Path | Tensor = "reflexbicut"
-    pass_on: bool | str = AUTO
-    omit_own_half: bool = True
-    features_by_event: bool = True
-
-    needs: ClassVar[frozenset[str]] = frozenset({"events", "pipeline"})
-    offers: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
-
-    def __post_init__(self) -> None:
-        check_partition_type(self.partition)
-        _check_pass_on(self.pass_on)
-        _check_flags(self, "omit_own_half", "features_by_event")
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether rows are passed on."""
-        return self.pass_on is not False
-
-    def open(self, run: Run) -> NodeState:
-        """Return the state of this rank."""
-        return NodeState(self)
-
-    def store(self, run: Run, task: NodeStateTask[object]) -> PipelinedShards:
-        """Return the store of this rank."""
-        spec, ranks = task.state_spec, len(run.layout.group_of(STATE, run.rank))
-        return PipelinedShards(
-            spec,
-            choose_partition(self.partition, spec.num_nodes, ranks, run),
-            lambda way: run.host_messages(STATE, way),
-            passes_on=self.passes_on,
-            omit_own_half=self.omit_own_half,
-            edge_features=_features(run) if self.features_by_event else None,
-        )
-
-
-def _check_pass_on(pass_on: bool | str) -> None:
-    if pass_on != AUTO and not isinstance(pass_on, bool):
-        raise InvalidArgumentError(refusal("pass_on", "True, False or 'auto'", pass_on, "'auto' is usual"))
-
-
 def _check_flags(part: StorePart, *names: str) -> None:
     for name in names:
         check_bool(name, getattr(part, name), usual=True)
@@ -271,6 +205,6 @@ def check_one_machine(count: int) -> None:
         InvalidArgumentError: ``count`` is above 1.
     """
     if count > 1:
-        cure = "let groups be the number of machines or a multiple of it, or take store='sharded'"
+        cure = "let groups be the number of machines or a multiple of it, or take strategy='sven'"
         requirement = "so many that the ranks of each are on one machine, whose memory they share"
         raise InvalidArgumentError(refusal("groups", requirement, f"ranks of a group on {count} machines", cure))

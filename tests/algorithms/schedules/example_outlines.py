@@ -31,9 +31,9 @@ CUT = [
 ]
 FLAGS = ("targets_first", "pass_on", "gather_ahead")
 PIPELINES = [
-    PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, store=store, **dict(zip(FLAGS, values, strict=True)))
-    for sends in ("gradients", "weights")
-    for groups, store in ((1, "host"), (2, "host"), (1, "sharded"))
+    PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, **dict(zip(FLAGS, values, strict=True)))
+    for sends in ("gradients", "weights_and_moments")
+    for groups in (1, 2)
     for sampling in ("background", "ahead", "at_once")
     for values in product((False, True), repeat=len(FLAGS))
 ]

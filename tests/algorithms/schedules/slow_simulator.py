@@ -4,7 +4,7 @@ from graphlib import TopologicalSorter
 from itertools import pairwise
 
 from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.types.outline import INCOMING, MEETINGS
+from lightning_tgnn.types.outline import MEETINGS
 
 
 def slowly(outline, layout, turns, *, seconds, transfer, latency):
@@ -51,7 +51,7 @@ def slowly(outline, layout, turns, *, seconds, transfer, latency):
             own = sent.pop(actions[key].meets)
             lasts = transfer(stage.travel, own, [*sent.values()]) if key[2] >= stage.begins else 0.0
         elif stage.travel:
-            lasts = transfer(stage.travel, key[1], seconds(stage, *key[1:]), stage.on == INCOMING)
+            lasts = transfer(stage.travel, key[1], seconds(stage, *key[1:]))
         else:
             lasts = seconds(stage, *key[1:])
         end[key] = begin[key] + lasts

@@ -83,10 +83,9 @@ def test_among_plans_as_fast_the_least_stale_is_recommended():
     [
         (sharing("", in_order(), 1, COSTS).outline, {"updates": 10.0, "gradients": 100.0}, 3 * 10 + 2 * 3 / 4 * 100),
         (sharing("", pipelined(), 1, COSTS).outline, {"rows": 10.0, "updates": 7.0}, 17),
-        (PipeTGLOutline().of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 3 * 100),
-        (PipeTGLOutline(groups=2).of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 100 + 100),
-        (PipeTGLOutline(groups=4).of(4), {"hand": 10.0, "gradients": 100.0}, 2 * 3 / 4 * 100),
-        (PipeTGLOutline(store="sharded", pass_on=False, targets=0.0).of(4), {"rows": 8.0, "updates": 4.0}, 6 + 3),
+        (PipeTGLOutline(pass_on=True).of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 3 * 100),
+        (PipeTGLOutline(pass_on=True, groups=2).of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 100 + 100),
+        (PipeTGLOutline(pass_on=True, groups=4).of(4), {"hand": 10.0, "gradients": 100.0}, 2 * 3 / 4 * 100),
         (DistTGLOutline(memory=4).of(4), {"gradients": 100.0}, 150),
     ],
 )

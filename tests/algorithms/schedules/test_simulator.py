@@ -12,7 +12,6 @@ from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
-from lightning_tgnn.algorithms.schedules.staleness import smallest_staleness
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
@@ -23,7 +22,7 @@ from tests.algorithms.schedules.slow_simulator import slowly
 AT_ONCE = Links(Link(0, 1e30), Link(0, 1e30))
 FAST = Links(Link(0, 1e9), Link(0, 1e9))
 WITHIN, BETWEEN = Link(2.0, 8.0), Link(5.0, 4.0)
-THEOREM = {"sends": "weights", "sampling": "ahead", "pass_on": False}
+THEOREM = {"sends": "weights_and_moments", "sampling": "ahead"}
 TABLE_2 = {
     "wikipedia": (13.4, 19.4, 11.4, 9.5, 37.1, 9.2),
     "mooc": (13.1, 16.3, 10, 11.3, 39.4, 9.9),
@@ -44,16 +43,12 @@ def message_seconds(layout, travel, length):
     def between(first, second):
         return WITHIN if layout.hosts[first] == layout.hosts[second] else BETWEEN
 
-    def transfer(travel, ranks, sent, asks=False):
+    def transfer(travel, ranks, sent):
         if isinstance(ranks, dict):
             return meeting(travel, ranks, sent)
         if isinstance(ranks, int):
             start = ranks // length * length
             others = [rank for rank in range(start, start + length) if rank != ranks]
-            if travel == "owners":
-                there_and_back = 2 * max((between(ranks, other).latency for other in others), default=0.0)
-                each = sum(sent / length / between(ranks, other).bandwidth for other in others)
-                return each + there_and_back * asks
             following = [start + (ranks - start + 1) % length] if others else []
             return sum(sent / between(ranks, other).bandwidth for other in (following if travel == "next" else others))
         raise AssertionError(travel)
@@ -176,10 +171,10 @@ def test_what_the_theorem_leaves_out_where_gradients_travel():
     """Every rank makes all updates: M of them a turn, which the theorem takes for one."""
     shares = in_the_words_of_the_paper(*TABLE_2["wikipedia"])
     turns = {}
-    for sends in ("weights", "gradients"):
+    for sends in ("weights_and_moments", "gradients"):
         outline = PipeTGLOutline(**{**THEOREM, "sends": sends}).of(4)
         turns[sends] = simulate(outline, RankLayout.of(4), shares, 12).period
-    assert turns["weights"] == pytest.approx(80.6)
+    assert turns["weights_and_moments"] == pytest.approx(80.6)
     assert turns["gradients"] == pytest.approx(80.6 + 3 * 9.2)
 
 
@@ -238,7 +233,7 @@ def test_gradients_take_as_long_in_a_turn_as_the_meetings_of_their_compression(c
 
 
 def test_thousands_of_ranks_give_one_figure_per_rank_and_turn():
-    outline = PipeTGLOutline(groups=512).of(4096)
+    outline = PipeTGLOutline(pass_on=True, groups=512).of(4096)
     layout = RankLayout.of(4096, per_host=8)
     costs = Costs({"sample": 1e-3, "fetch": 1e-2, "backward": 3e-2, "step": 1e-3}, {"gradients": 1e6, "hand": 1e5})
     found = simulate(outline, layout, costs, 6)
@@ -247,23 +242,18 @@ def test_thousands_of_ranks_give_one_figure_per_rank_and_turn():
     assert found.events_per_second(600) == pytest.approx(4096 * 600 / found.period)
 
 
-def test_a_staleness_is_as_small_as_it_can_be():
+def test_a_small_staleness_makes_ranks_wait():
     """By hand: gradients are there 10 after their rows, and a rank can begin with the next ones every 2."""
     seconds = {"targets": 2.0, "backward": 8.0}
     costs, layout = Costs(seconds, {}, AT_ONCE), RankLayout.of(8)
-    outlines = [PipeTGLOutline(targets=0.0, pass_on=False, staleness=k).of(8) for k in range(8)]
+    outlines = [PipeTGLOutline(targets=0.0, staleness=k).of(8) for k in range(8)]
     periods = [simulate(outline, layout, costs, 24).period / 8 for outline in outlines]
     assert periods == pytest.approx([10 / (k + 1) if k < 4 else 2.0 for k in range(8)])
-    assert smallest_staleness(outlines.__getitem__, layout, costs, largest=7) == 4
-    assert smallest_staleness(outlines.__getitem__, layout, costs, largest=7, tolerance=0.3) == 3
-    assert smallest_staleness(outlines.__getitem__, layout, costs, largest=2) == 2
-    with pytest.raises(InvalidArgumentError, match="largest must be an integer of at least 0, got -1; give M - 1"):
-        smallest_staleness(outlines.__getitem__, layout, costs, largest=-1)
 
 
 def test_what_a_rank_has_waited_for_is_named():
     seconds = {"targets": 5.0, "backward": 5.0}
-    found = simulate(PipeTGLOutline(pass_on=False).of(4), RankLayout.of(4), Costs(seconds, {}, AT_ONCE), 10)
+    found = simulate(PipeTGLOutline().of(4), RankLayout.of(4), Costs(seconds, {}, AT_ONCE), 10)
     assert list(found.waiting(found.steady)) == ["write"]
     assert found.bubble == pytest.approx(0.5)
     assert found.critical_path() == pytest.approx({"targets": 200.0, "backward": 5.0})

@@ -95,14 +95,14 @@ def moved(outline, name, behind):
     return replace(outline, stages=(*stages[:place], outline.stages[outline.place(name)], *stages[place:]))
 
 
-PIPE = PipeTGLOutline()
-THROUGH_THE_STORE = PipeTGLOutline(pass_on=False)
-AT_ONCE = PipeTGLOutline(pass_on=False, targets_first=False)
-IN_TURN = PipeTGLOutline(sends="weights")
+PIPE = PipeTGLOutline(pass_on=True)
+THROUGH_THE_STORE = PipeTGLOutline()
+AT_ONCE = PipeTGLOutline(targets_first=False)
+IN_TURN = PipeTGLOutline(sends="weights_and_moments")
 TWO = PipeTGLOutline(groups=2)
 SVEN = next(outline for outline in DATA_PARALLEL if outline.name == "sven" and outline.staleness)
 AHEAD = next(outline for outline in DATA_PARALLEL if any(stage.name == "ahead" for stage in outline.stages))
-COPIES, SHARDS = DistTGLOutline(2, 2, 1), PipeTGLOutline(store="sharded")
+COPIES = DistTGLOutline(2, 2, 1)
 CUT_COPIES = DistTGLOutline(1, 2, 2, store="sharded")
 DEPCACHE = DATA_PARALLEL[0]
 
@@ -172,16 +172,6 @@ DEPCACHE = DATA_PARALLEL[0]
             with_stage(CUT_COPIES.of(4), "gradients", in_copy=True),
             4,
             "weights: step of rank 0 in turn 0 does not wait for the gradient of backward of rank 2 in turn 0",
-        ),
-        (
-            with_stage(without_wait(CUT_COPIES.of(4), "fetch", "updates"), "updates", on="incoming"),
-            4,
-            "state: rows of rank 2 in turn 1 may miss updates of rank 3 in turn 0",
-        ),
-        (
-            without_wait(SHARDS.of(3), "others rows", "updates"),
-            3,
-            "state: others rows of rank 2 in turn 0 may miss updates",
         ),
         (
             with_stage(PIPE.of(2), "others", after=(After("write", turns=0),)),
@@ -292,8 +282,8 @@ def test_what_cannot_be_an_outline_is_refused():
     with pytest.raises(InvalidArgumentError, match="ranks must be a multiple of 2 copies times 1 lanes, got 3; let ep"):
         DistTGLOutline(1, 1, 2).of(2).length(3)
     with pytest.raises(InvalidArgumentError, match="staleness must be left out with weights, got 1; leave it out"):
-        PipeTGLOutline(staleness=1, sends="weights")
-    with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights', 'weights"):
+        PipeTGLOutline(staleness=1, sends="weights_and_moments")
+    with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights_and_moments'"):
         PipeTGLOutline(sends="gradient")
     with pytest.raises(InvalidArgumentError, match="micro_batches must be an integer of at least 1, got 0"):
         pipelined(0)

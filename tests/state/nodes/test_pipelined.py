@@ -1,7 +1,6 @@
 """Node state that passes along a pipeline: what each batch reads is what all batches before it have written."""
 
 import random
-import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,29 +8,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Messages, ProcessGroups, shared_tensors
-from lightning_tgnn.state import PipelinedShards, PipelinedStateStore
+from lightning_tgnn.state import PipelinedStateStore
 from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
 from lightning_tgnn.types import RankLayout, Surroundings
-from tests.contracts.node_state import EDGE_FEATURES, NODES, SETTINGS, Draw, Reference, plain, rows_of
+from tests.contracts.node_state import NODES, SETTINGS, Draw, Reference, plain, rows_of
 from tests.multiprocess.ranks import run_ranks
 
 RANKS, TURNS, EVALUATED = 4, 10, 3
-KINDS = ("plain", "ahead", "passed on", "mixed", "announced")
+KINDS = ("plain", "ahead", "passed on", "mixed")
 BETWEEN = ("nothing", "nothing", "nothing", "save", "evaluate", "reset", "position", "held")
-CASES = [("host", kind, ranks, setting) for kind in KINDS[:4] for ranks in range(1, RANKS + 1) for setting in SETTINGS]
-CASES += [
-    ("shards", kind, ranks, list(SETTINGS)[(number + ranks) % len(SETTINGS)])
-    for number, kind in enumerate((*KINDS, "mixed"))
-    for ranks in range(1, RANKS + 1)
-]
-WAYS = ("requests", "commits", "answers", "passed on")
+CASES = [(kind, ranks, setting) for kind in KINDS for ranks in range(1, RANKS + 1) for setting in SETTINGS]
 
 
 def batches(case, count=TURNS):
     """Return what each batch reads and writes and what is around it, turn by turn; and what comes after each turn."""
-    _, kind, ranks, setting = case
+    kind, ranks, setting = case
     number = CASES.index(case) + TURNS - count
     draw, choice = Draw(number, setting, 1), random.Random(number)
     updates = [draw.updates()[0] for _ in range(count * ranks)]
@@ -63,15 +55,13 @@ def ascending(nodes):
 def play(case, store, place):
     """Return what this rank has read in every turn, and what was found between turns."""
     shake, found, played = random.Random(place), [], batches(case)
-    for turn, (row, between) in enumerate(played):
+    for row, between in played:
         nodes, update, around = row[place]
         time.sleep(shake.choice((0, 0, 0.002)))
-        if case[:2] == ("shards", "mixed") and shake.random() < 0.3:  # reads twice; then nothing is passed on
+        if case[0] == "mixed" and shake.random() < 0.3:  # reads twice; then nothing is passed on
             store.read_ahead(nodes, around)
             around = None
         step = store.read_ahead(nodes, around) if around is not None else store.fetch(nodes)
-        if case[1] == "announced" and turn + 1 < TURNS and case[2] > 1:
-            store.announce(played[turn + 1][0][place][0], played[turn + 1][0][place][2])
         time.sleep(shake.choice((0, 0, 0.002)))
         read = plain(step.wait())
         time.sleep(shake.choice((0, 0, 0.002)))
@@ -100,52 +90,28 @@ def play(case, store, place):
     return found
 
 
-def refused(store, setting):
-    """Return why another batch than the announced one is refused; then whether the store goes on without it."""
-    nodes, (update,) = torch.arange(NODES), Draw(7, setting, 1).updates()
-    nobody = Surroundings(nodes, nodes[:0], nodes[:0])
-    store.read_ahead(nodes, None)
-    store.announce(nodes, nobody)
-    store.commit(update)
-    with pytest.raises(InvalidArgumentError) as refusal:
-        store.read_ahead(nodes[1:], nobody)
-    return str(refusal.value), store.position == update.position
-
-
 def make(case, groups, rank):
     """Return the store of a case, and what it passes on by."""
-    store, kind, count, setting = case
-    own = tuple(range(count))
-    messages = {way: Messages(own, rank, groups.of(f"{count}, {way}")) for way in WAYS}
-    passes_on = kind != "ahead"
-    if store == "host":
-        tables = shared_tensors(pipelined_shapes(SETTINGS[setting]), own, rank, groups.of(f"{count}, passed on"))
-        return PipelinedStateStore(SETTINGS[setting], messages["passed on"], tables, passes_on=passes_on), messages
-    options = {"passes_on": passes_on, "edge_features": EDGE_FEATURES if kind == "mixed" else None}
-    return PipelinedShards(SETTINGS[setting], owners(count), messages.__getitem__, **options), messages
+    kind, count, setting = case
+    own, group = tuple(range(count)), groups.of(str(count))
+    messages = Messages(own, rank, group)
+    tables = shared_tensors(pipelined_shapes(SETTINGS[setting]), own, rank, group)
+    return PipelinedStateStore(SETTINGS[setting], messages, tables, passes_on=kind != "ahead"), messages
 
 
-def owners(ranks):
-    return torch.arange(NODES) * 7 % 5 % ranks
-
-
-def holders(case):
+def holders(ranks):
     """Return the rank that counts each node."""
-    store, _, ranks, _ = case
-    return owners(ranks) if store == "shards" else torch.arange(NODES) // -(-NODES // ranks)
+    return torch.arange(NODES) // -(-NODES // ranks)
 
 
 def on_rank(rank, ranks):
-    families = {f"{count}, {way}": (tuple(range(count)),) for count in range(1, ranks + 1) for way in WAYS}
+    families = {str(count): (tuple(range(count)),) for count in range(1, ranks + 1)}
     groups, outcomes = ProcessGroups(RankLayout.of(ranks, families=families), rank), {}
     for case in CASES:
-        if rank < case[2]:
+        if rank < case[1]:
             store, messages = make(case, groups, rank)
             outcomes[case] = play(case, store, rank)
-            outcomes[case, "bytes"] = messages["passed on"].traffic.flows["rows passed on"].sent
-        if case[:3] == ("shards", "announced", ranks):
-            outcomes["refused"] = refused(store, case[3])
-    assert threading.active_count() == 1  # those that serve rows have ended
+            outcomes[case, "bytes"] = messages.traffic.flows["rows passed on"].sent
     return outcomes
 
 
@@ -156,8 +122,8 @@ def played():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_batch_reads_what_all_before_have_written(case, played):
-    reference, everything = Reference(SETTINGS[case[3]]), torch.arange(NODES)
-    ranks = case[2]
+    reference, everything = Reference(SETTINGS[case[2]]), torch.arange(NODES)
+    ranks = case[1]
     for turn, (row, between) in enumerate(batches(case)):
         for place, (nodes, update, _) in enumerate(row):
             read, other = played[place][case][turn]
@@ -168,7 +134,7 @@ def test_a_batch_reads_what_all_before_have_written(case, played):
             if between == "position":
                 assert other == reference.position
             elif between == "held":
-                assert other == reference.fetch((holders(case) == place).nonzero().squeeze(1))
+                assert other == reference.fetch((holders(ranks) == place).nonzero().squeeze(1))
             elif between == "save" and place == 0:
                 assert other == (reference.position, reference.fetch(everything))
         if between == "reset":
@@ -177,17 +143,10 @@ def test_a_batch_reads_what_all_before_have_written(case, played):
 
 def test_rows_are_passed_on_where_they_may_be(played):
     for case in CASES:
-        _, kind, ranks, _ = case
+        kind, ranks, _ = case
         if ranks > 1:
             sent = sum(played[place][case, "bytes"] for place in range(ranks))
-            assert bool(sent) == (kind in ("passed on", "mixed", "announced")), case
-
-
-def test_another_batch_than_the_announced_one_is_refused(played):
-    for outcomes in played:
-        message, goes_on = outcomes["refused"]
-        assert message.startswith("batch must be the one that was announced, got 'another'; ")
-        assert goes_on
+            assert bool(sent) == (kind in ("passed on", "mixed")), case
 
 
 class Recorded:
