@@ -62,7 +62,6 @@ FLAGS = [
     (SnapshotDataModule, "self_loops"),
     (SnapshotDataModule, "shuffle"),
     (BLADStrategy, "reorder"),
-    (BLADStrategy, "cut_groups"),
     (CDFGNNStrategy, "relay"),
     (CDFGNNStrategy, "halo"),
     (SvenStrategy, "omit_own_half"),

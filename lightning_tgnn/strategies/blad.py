@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SEARCH, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
-from lightning_tgnn.strategies.parts import GroupPipeline, HybridPipeline, MeanGradients, SnapshotMemory
+from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
-from lightning_tgnn.types import OrderPart, Plan
+from lightning_tgnn.types import Plan
 
 AUTO = "auto"
 
@@ -36,7 +34,7 @@ class BLADStrategy(SnapshotRunner):
         processes_per_device: Ranks of a device: 2, or 1 for whole groups on every rank, as ``"auto"`` has it. On CPUs
             two processes have no device to share, and whole groups were faster. On a GPU without NVIDIA MPS the kernels
             of two processes take turns, and nobody has measured two to be faster yet.
-        balance: ``"load"`` deals out groups, and cuts them, by predicted seconds; ``"even"`` by number.
+        balance: ``"load"`` deals out groups, and splits them, by predicted seconds; ``"even"`` by number.
         split: How the two processes of a device cut groups, and how ``reorder`` chooses. ``"search"``: what ends the
             simulated pipeline soonest, whole groups on either process among it; ``"paper"``: Equation 2 alone, with its
             limit put right, and Algorithm 1 as it is printed.
@@ -45,10 +43,6 @@ class BLADStrategy(SnapshotRunner):
             other multiplies by the weights (BLAD, section 6). Contention is measured in the first epoch.
         streams: CUDA streams on which the groups of a process take turns: 2 overlaps operators of two groups in one
             process, without NVIDIA MPS, only with one process a device. On CPUs groups run one after the other.
-        cut_groups: Let all ranks compute a group together, each some of its vertices, if the group does not fit a
-            device or the update is faster that way. The paper leaves this case open. The choice is made for each update
-            from predicted seconds and the measured speed of an exchange. All vertices have to be trained at once.
-        partition: The partition of the vertices, only with ``cut_groups``; see `VertexPartitionStrategy`.
         open_groups: How many groups the first process may have open, waiting for their gradients.
         gradient_compression: How gradients are compressed before they are sent: ``"bfloat16"``, ``"int8"``,
             ``"powersgd"`` or one of them with settings, see `MeanGradients`; None sends them as they are.
@@ -67,32 +61,24 @@ class BLADStrategy(SnapshotRunner):
         reorder: bool = True,
         streams: int = 1,
         open_groups: int = 2,
-        cut_groups: bool = False,
-        partition: str | Path | Tensor | None = None,
         gradient_compression: GradientCompression | str | None = None,
         **options: Any,
     ) -> None:
-        if partition is not None and not cut_groups:
-            cure = "leave it out, or set cut_groups=True"
-            raise InvalidArgumentError(refusal("partition", "left out without cut_groups", partition, cure))
         check_bool("reorder", reorder, usual=True)
-        check_bool("cut_groups", cut_groups, usual=False)
         is_other = isinstance(processes_per_device, bool) or not isinstance(processes_per_device, int | str)
         if is_other or processes_per_device not in (1, 2, AUTO):
             requirement = "1, 2 or 'auto'"
             cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
             raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
-        self._given, self._balance, self._reorder, self._cut = processes_per_device, balance, reorder, cut_groups
+        self._given, self._balance, self._reorder = processes_per_device, balance, reorder
         self._open_groups, self._split, self._streams = open_groups, split, streams
-        if streams != 1 and (processes_per_device == 2 or cut_groups):
-            cure = "set processes_per_device=1 and leave out cut_groups, or set streams=1"
-            requirement = "1 with processes_per_device=2 or cut_groups"
+        if streams != 1 and processes_per_device == 2:
+            cure = "set processes_per_device=1, or set streams=1"
+            requirement = "1 with processes_per_device=2"
             raise InvalidArgumentError(refusal("streams", requirement, streams, cure))
         self._take_parts(1)  # until the devices are known
         super().__init__(**options)
-        self._order: OrderPart = GroupPipeline(open_groups, streams)
-        if cut_groups:
-            self._order = HybridPipeline(open_groups, "metis" if partition is None else partition)
+        self._order = GroupPipeline(open_groups, streams)
         self._mean = MeanGradients(compression=gradient_compression)
 
     @property
@@ -112,7 +98,7 @@ class BLADStrategy(SnapshotRunner):
     def _take_parts(self, processes: int) -> None:
         """Deal out groups to devices of so many ranks."""
         self._processes = processes
-        self._schedule = SnapshotGroups(processes, self._balance, self._cut, self._open_groups, self._split)
+        self._schedule = SnapshotGroups(processes, self._balance, self._open_groups, self._split)
         measure, reorder = self._balance == LOAD or self._reorder, self._reorder and max(processes, self._streams) > 1
         self._snapshots = SnapshotMemory(measure=measure, reorder=reorder, split=self._split)
 

@@ -101,7 +101,6 @@ from lightning_tgnn.types.snapshot_tasks import (
     SnapshotTask,
 )
 from lightning_tgnn.types.snapshots import (
-    GroupCuts,
     GroupPart,
     KeptSizes,
     Snapshot,
@@ -159,7 +158,6 @@ __all__ = [
     "FetchHandle",
     "FixedSettings",
     "GraphInfo",
-    "GroupCuts",
     "GroupOrder",
     "GroupPart",
     "Halo",

@@ -201,6 +201,5 @@ _OFFERED_BY = {
     "hand-over": "the store SnapshotMemory, or parts for event streams",
     "shared groups": "the schedule SharedGroups, or the order GroupPipeline",
     "vertex shares": "the order VertexShares, or the schedule SnapshotGroups",
-    "cut groups": "the order HybridPipeline, or set cut=False",
 }
 _ORDERS = {"graph": "the order WholeStep", "groups": "the order GroupPipeline"}

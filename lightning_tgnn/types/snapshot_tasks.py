@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.types.snapshots import GroupCuts, KeptSizes, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types.snapshots import KeptSizes, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
 Carried = tuple[Tensor, ...]
@@ -37,10 +37,6 @@ class PredictedLoads(Protocol):
         """Return seconds [l] of the backward pass; see `forward`."""
         ...
 
-    def kept(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of products that are kept, and so are not in `forward`."""
-        ...
-
 
 @runtime_checkable
 class SnapshotLoader(Protocol):
@@ -48,12 +44,10 @@ class SnapshotLoader(Protocol):
 
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None if unknown.
-        cuts: Which groups may be cut over all ranks; None if no group may.
         kept: The memory that snapshots keep for the backward pass; None if unknown.
     """
 
     loads: PredictedLoads | None
-    cuts: GroupCuts | None
     kept: KeptSizes | None
 
     @property

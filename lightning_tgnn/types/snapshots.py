@@ -111,7 +111,6 @@ class SnapshotGroup(TensorFields):
         targets: The targets of the embeddings after the last snapshot. Only a rank that ends the group reads them.
         share: Factor of the mean loss over the targets, so that the mean over all ranks is the mean over the groups of
             an update.
-        is_cut: Whether all ranks compute the group together, each some of its vertices.
     """
 
     number: int
@@ -120,7 +119,6 @@ class SnapshotGroup(TensorFields):
     nodes: Tensor
     targets: Targets
     share: float = 1.0
-    is_cut: bool = False
 
     @property
     def is_first(self) -> bool:
@@ -164,36 +162,16 @@ class GroupPart:
         group: Number of the group's last snapshot.
         first: Number of its first snapshot.
         snapshots: Numbers of the snapshots that the rank computes; there may be none.
-        is_cut: Whether all ranks compute them together, each some of the vertices.
     """
 
     group: int
     first: int
     snapshots: range
-    is_cut: bool = False
 
     @property
     def is_last(self) -> bool:
         """Whether the rank ends the group, with the head and the loss."""
         return bool(self.snapshots) and self.snapshots[-1] == self.group
-
-
-@dataclass(frozen=True)
-class GroupCuts:
-    """Costs of groups that all ranks could compute together, each some of their vertices.
-
-    Attributes:
-        too_large: Numbers of the groups that do not fit a device.
-        seconds_per_edge: Seconds per edge to send rows, forward and backward.
-        seconds_per_snapshot: Seconds that the exchanges of a snapshot take, however few the rows.
-        largest_share: The largest share of a snapshot's edges, as a multiple of an equal share. The rank that has it
-            keeps the others waiting.
-    """
-
-    too_large: frozenset[int] = frozenset()
-    seconds_per_edge: float = float("inf")
-    seconds_per_snapshot: float = 0.0
-    largest_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -257,9 +235,6 @@ class SnapshotPass(Pass):
         group_size: Snapshots of a group; those at the start of the sequence have fewer.
         forward: For each group, in that order, the predicted seconds [l_i] of its snapshots; None if unknown.
         backward: The same for the backward pass.
-        too_large: Numbers of the groups that do not fit a device.
-        exchange: For each group, the seconds that it takes in addition to an equal share of its own if its vertices are
-            cut over all ranks: exchanges, unequal shares, products that are not kept; None if unknown.
         kept: For each group, the memory that its snapshots keep for the backward pass, as shares [l_i] of a process's
             memory for groups; None if unknown.
     """
@@ -268,8 +243,6 @@ class SnapshotPass(Pass):
     group_size: int = 1
     forward: tuple[np.ndarray, ...] | None = None
     backward: tuple[np.ndarray, ...] | None = None
-    too_large: frozenset[int] = frozenset()
-    exchange: tuple[float, ...] | None = None
     kept: tuple[np.ndarray, ...] | None = None
 
     def snapshots_of(self, group: int) -> range:

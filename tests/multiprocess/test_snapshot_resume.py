@@ -15,7 +15,6 @@ from lightning_tgnn.algorithms.schedules import SharedGroups, SnapshotGroups
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.strategies.parts import (
     GroupPipeline,
-    HybridPipeline,
     SnapshotMemory,
     VertexShares,
     snapshot_memory,
@@ -160,8 +159,8 @@ def test_limits_of_another_machine_are_not_taken_over(tmp_path):
 
 def plans(ranks):
     """Return plans of parts that a user names: through all ranks, to each a group, and to each some vertices."""
-    chain, dealt = SnapshotGroups(None, "even"), SnapshotGroups(1, cut=True)
-    for schedule, order in ((chain, GroupPipeline()), (dealt, HybridPipeline()), (SharedGroups(), VertexShares())):
+    chain, dealt = SnapshotGroups(None, "even"), SnapshotGroups(1)
+    for schedule, order in ((chain, GroupPipeline()), (dealt, GroupPipeline()), (SharedGroups(), VertexShares())):
         yield PlannedStrategy(schedule=schedule, store=SnapshotMemory(), order=order), ranks if schedule == dealt else 1
 
 

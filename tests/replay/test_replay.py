@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 import pytest
 import torch
@@ -41,7 +41,6 @@ from lightning_tgnn.strategies.parts import (
     UpdatedByOwners,
     VertexCut,
     WholeStep,
-    snapshot_memory,
 )
 from lightning_tgnn.tasks.node_classification import GRAPH_MODELS
 from tests.multiprocess import snapshots
@@ -453,14 +452,6 @@ CASES += [
 ]
 
 
-def cutting(hosts, **options):
-    """Let some groups be too large for a device."""
-    snapshot_memory.KeptGroups.too_large = lambda *arguments: [3, 4, 8]
-    return BLADStrategy(**{"processes_per_device": 2, "cut_groups": True, **options})
-
-
-CASES += [Case("blad, groups cut", model, cutting, **GROUPS) for model in ("tgcn", "evolvegcn_h")]
-CASES += [Case("blad, groups cut, one process", "wd_gcn", partial(cutting, processes_per_device=1), **WHOLE_GROUPS)]
 CASES += [Case("blad, one process", "evolvegcn_h", blad(processes_per_device=1), **WHOLE_GROUPS)]
 CASES += [
     Case("snapshot partition", model, lambda hosts: SnapshotPartitionStrategy(), **CUT_GROUPS)

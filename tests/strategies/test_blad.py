@@ -37,8 +37,7 @@ pytestmark = pytest.mark.usefixtures("in_own_group")
         ({"open_groups": 0}, r"open_groups must be"),
         ({"split": "even"}, r"split must be one of 'paper', 'search', got 'even'"),
         ({"streams": 3}, r"streams must be 1 or 2, got 3"),
-        ({"streams": 2, "processes_per_device": 2}, r"streams must be 1 with processes_per_device=2 or cut_groups, go"),
-        ({"streams": 2, "cut_groups": True}, r"streams must be 1 with processes_per_device=2 or cut_groups, got 2"),
+        ({"streams": 2, "processes_per_device": 2}, r"streams must be 1 with processes_per_device=2, got 2"),
         ({"groups": 2}, r"option of BLADStrategy must be one of .*processes_per_device.*got 'groups'"),
     ],
 )
@@ -108,7 +107,7 @@ def test_groups_that_do_not_fit_are_refused_with_the_size_that_would(monkeypatch
     with pytest.raises(InvalidArgumentError, match=message) as refused:
         fitted(500_000, monkeypatch)
     assert 1 <= int(re.search(r"group_size=(\d)", str(refused.value))[1]) < 6
-    with pytest.raises(InvalidArgumentError, match="give vertices_per_batch, or cut_groups=True"):
+    with pytest.raises(InvalidArgumentError, match="give vertices_per_batch, or strategy='vertex_partition'"):
         fitted(10_000, monkeypatch)
     assert fitted(None, monkeypatch) == fitted(10**9, monkeypatch) == 4
 
@@ -212,7 +211,7 @@ def test_batches_that_have_all_vertices_are_batches(monkeypatch):
     monkeypatch.setattr(group_memory.KeptGroups, "check", lambda groups, run: seen.append(groups.in_batches))
     for options in ({"vertices_per_batch": 10_000, "fanouts": 3}, {}):
         data, task = snapshots.build("tgcn", 2, data=options)
-        strategy = BLADStrategy(processes_per_device=1, cut_groups=bool(options))
+        strategy = BLADStrategy(processes_per_device=1)
         trainer(max_epochs=1, strategy=strategy).fit(task, datamodule=data)
     assert seen == [True, False]
 

@@ -21,7 +21,6 @@ from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.strategies.parts import (
     GroupPipeline,
     HostMemory,
-    HybridPipeline,
     InOrder,
     MeanGradients,
     Pipelined,
@@ -112,7 +111,7 @@ def test_the_reason_names_what_is_lacking_and_who_has_it(parts, message):
     assert str(refused.value) == message
 
 
-OF_SNAPSHOTS = (GroupPipeline, HybridPipeline, VertexShares)
+OF_SNAPSHOTS = (GroupPipeline, VertexShares)
 EVERY = {
     "schedule": [DataParallel, RoundRobin, EpochsAndCopies, WholeGraph, SnapshotGroups, SharedGroups],
     "store": [Sharded, Replicated, HostMemory, Served, VertexCut, SnapshotMemory],
@@ -150,7 +149,6 @@ def test_who_does_what_refusals_say_comes_to_a_plan(schedule):
     [
         (SnapshotGroups, VertexShares, "take the schedule SharedGroups, or the order GroupPipeline"),
         (SharedGroups, GroupPipeline, "take the order VertexShares, or the schedule SnapshotGroups"),
-        (partial(SnapshotGroups, cut=True), GroupPipeline, "take the order HybridPipeline, or set cut=False"),
     ],
 )
 def test_an_order_of_snapshots_computes_what_the_schedule_deals_out(schedule, order, message):

@@ -1,4 +1,4 @@
-"""Which device trains which snapshot groups, and which groups all devices train together."""
+"""Which device trains which snapshot groups."""
 
 from __future__ import annotations
 
@@ -49,50 +49,6 @@ def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
     check_int("count", count, minimum=0, cure="give the number of groups")
     check_int("devices", devices, minimum=1, cure="give the number of devices")
     return tuple(tuple(places.tolist()) for places in np.array_split(np.arange(count), devices))
-
-
-def groups_to_cut(
-    seconds: Sequence[float],
-    exchange: Sequence[float],
-    devices: int,
-    processes: int,
-    *,
-    must: Sequence[int] = (),
-) -> tuple[int, ...]:
-    """Choose the groups of an update that all ranks compute together, each rank some of the vertices.
-
-    A group that is cut takes its seconds over the number of ranks, plus what cutting it costs. `groups_by_load` deals
-    out the other groups to devices, and the processes of a device share each of its groups. Groups are cut one after
-    the other, the longest first. The result is the choice with which the update ends first; of equal choices, the one
-    that cuts fewer groups.
-
-    Args:
-        seconds: Of each group, in one process.
-        exchange: Additional seconds of each group if it is cut: exchanges, unequal shares, products that are not kept.
-        devices: How many.
-        processes: Processes of each device.
-        must: Places of groups that have to be cut.
-
-    Returns:
-        Places of the groups that are cut, ascending.
-
-    >>> groups_to_cut([8.0, 1.0, 1.0], [0.1, 0.1, 0.1], devices=2, processes=1)
-    (0,)
-    """
-    lengths, costs = np.asarray(seconds, dtype=np.float64), np.asarray(exchange, dtype=np.float64)
-    check_seconds("seconds", lengths)
-    own = np.isin(np.arange(len(lengths)), must)
-    together = lengths / (devices * processes) + costs
-    free = [place for place in np.argsort(-lengths, kind="stable").tolist() if not own[place]]
-
-    def ends(count: int) -> float:
-        cut, rest = free[:count], free[count:]
-        dealt = groups_by_load(lengths[rest].tolist(), devices)
-        longest = max((lengths[rest][list(places)].sum() for places in dealt), default=0.0)
-        return float(together[cut].sum() + longest / processes)
-
-    best = min(range(len(free) + 1), key=lambda count: (ends(count), count))
-    return tuple(sorted([*np.flatnonzero(own).tolist(), *free[:best]]))
 
 
 def check_seconds(argument: str, seconds: np.ndarray) -> None:

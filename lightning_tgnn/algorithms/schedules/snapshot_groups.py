@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load, groups_to_cut
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
@@ -41,13 +41,9 @@ class SnapshotGroups(Schedule):
     measured, because there are no predictions yet. More than two processes of a device always split evenly, and the
     last of them has the last snapshot, with the loss.
 
-    With ``cut`` all ranks may compute a group together, each rank some of its vertices. A group is cut if it does not
-    fit a device, or if the update takes less time this way, by `groups_to_cut`. These groups come first in a turn.
-
     Args:
         processes: Ranks of a device; None makes all ranks one device, so that every group goes through all ranks.
         balance: ``"load"`` or ``"even"``.
-        cut: Whether groups may be cut by vertices.
         open_groups: Groups for whose gradient the first process of a device may wait at once.
         split: ``"search"`` splits groups by `best_splits`, ``"paper"`` by Equation 2 alone, `planned_splits`.
 
@@ -62,7 +58,6 @@ class SnapshotGroups(Schedule):
 
     processes: int | None = 2
     balance: str = LOAD
-    cut: bool = False
     open_groups: int = OPEN_GROUPS
     split: str = SEARCH
 
@@ -70,8 +65,6 @@ class SnapshotGroups(Schedule):
     offers: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     def __post_init__(self) -> None:
-        if self.cut:
-            object.__setattr__(self, "needs", self.needs | {"cut groups"})  # of this one, not of its class
         if self.processes is not None:
             check_int("processes_per_device", self.processes, minimum=1, cure="2 is a pipeline, 1 is none")
         check_choice("balance", self.balance, BALANCES)
@@ -132,11 +125,8 @@ class _Turns(Turns):
 
     def at(self, index: int) -> SnapshotTurn:
         places = range(self.over.first, len(self.over.order))[index * self._size : (index + 1) * self._size]
-        together = self._cut(places)
-        alone = [place for place in places if place not in together]
-        own = [alone[place] for place in self._dealt(alone)[self.device]]
-        spans = (self.over.snapshots_of(self.over.order[place]) for place in sorted(together))
-        parts = [GroupPart(span[-1], span[0], span, is_cut=True) for span in spans]
+        own = [places[place] for place in self._dealt(places)[self.device]]
+        parts = []
         for place, bounds in zip(own, self._bounds(own), strict=True):
             span = self.over.snapshots_of(self.over.order[place])
             parts.append(GroupPart(span[-1], span[0], span[bounds[self.place] : bounds[self.place + 1]]))
@@ -150,18 +140,6 @@ class _Turns(Turns):
         if forward is None or backward is None:
             return None
         return [float(forward[place].sum() + backward[place].sum()) for place in places]
-
-    def _cut(self, places: range) -> set[int]:
-        """Return which groups of an update all ranks compute together."""
-        if not self.planned.cut:
-            return set()
-        seconds = self._seconds(places)
-        must = [place for place in places if self.over.order[place] in self.over.too_large]
-        if seconds is None or self.over.exchange is None:
-            return set(must)
-        exchange = [self.over.exchange[place] for place in places]
-        own = [place - places[0] for place in must]
-        return {places[place] for place in groups_to_cut(seconds, exchange, self.devices, self.length, must=own)}
 
     def _dealt(self, places: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return the groups of every device, counted from the first given group."""

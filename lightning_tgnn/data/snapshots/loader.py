@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -17,7 +17,6 @@ from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.snapshots.groups import GroupMaker
 from lightning_tgnn.data.snapshots.predicted import PredictedGroups
 from lightning_tgnn.types import (
-    GroupCuts,
     KeptSizes,
     PredictedLoads,
     RankLayout,
@@ -87,7 +86,6 @@ class SnapshotGroupLoader:
 
     Attributes:
         loads: How long snapshots take, asked at the start of each pass; None where nobody knows.
-        cuts: Which groups may be cut over all ranks; None for none.
         kept: What snapshots leave for the backward pass; None where nobody knows.
         waited: Seconds for which whoever iterates has stood until there was a batch.
     """
@@ -107,7 +105,6 @@ class SnapshotGroupLoader:
         self.split, self.batch_size = split, batch_size
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self.loads: PredictedLoads | None = None
-        self.cuts: GroupCuts | None = None
         self.kept: KeptSizes | None = None
         self.schedule: Schedule | None = None
         self.layout, self.rank = RankLayout.of(1), 0
@@ -181,8 +178,8 @@ class SnapshotGroupLoader:
         over = SnapshotPass(len(order), self.batch_size, epoch, order=order, group_size=split.group_size)
         if not predicted:
             return over
-        known = PredictedGroups(*self.sizes, self.scored, self.layout.ranks)
-        return known.told(over, self.loads, self.cuts, self.kept)
+        known = PredictedGroups(*self.sizes, self.scored)
+        return known.told(over, self.loads, self.kept)
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -248,11 +245,12 @@ class SnapshotGroupLoader:
         # A group is once in an update: its place in the pass says which batch of its vertices is meant.
         places = turn.of if self._rounds > 1 else ()
         rounds = {over.order[place]: place // len(self.split.numbers) for place in places}
-        made = [
-            self._maker.group(part, rounds.get(part.group, 0), self._rounds, over.epoch, share) for part in turn.parts
-        ]
-        cut = [replace(group, is_cut=part.is_cut) for group, part in zip(made, turn.parts, strict=True)]
-        return SnapshotBatch(tuple(cut))
+        return SnapshotBatch(
+            tuple(
+                self._maker.group(part, rounds.get(part.group, 0), self._rounds, over.epoch, share)
+                for part in turn.parts
+            )
+        )
 
     def largest_group(self) -> SnapshotBatch:
         """Return the group of the split that has most vertices, whole or a batch; none where it has no groups."""

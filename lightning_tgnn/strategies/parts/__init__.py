@@ -2,7 +2,6 @@
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
 from lightning_tgnn.strategies.parts.group_pipeline import GroupPipeline
-from lightning_tgnn.strategies.parts.hybrid_groups import HybridPipeline
 from lightning_tgnn.strategies.parts.orders import InOrder, TargetsFirst, UpdatedByOwners, WholeStep
 from lightning_tgnn.strategies.parts.passes import ReadOnce
 from lightning_tgnn.strategies.parts.pipelined_order import Pipelined
@@ -17,7 +16,6 @@ __all__ = [
     "BFloat16",
     "GroupPipeline",
     "HostMemory",
-    "HybridPipeline",
     "InOrder",
     "Int8",
     "MeanGradients",

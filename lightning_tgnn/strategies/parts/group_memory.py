@@ -181,11 +181,6 @@ class KeptGroups:
     open_groups: int
     in_batches: bool
 
-    def too_large(self, run: Run) -> list[int]:
-        """Return the groups of which a rank keeps more than it can have; see `check`."""
-        too_much = self.need(self.group_size) > memory_of_rank(run)
-        return np.asarray(self.groups)[too_much].tolist()
-
     def check(self, run: Run) -> None:
         """Refuse groups of which a rank keeps more than it can have.
 
@@ -205,7 +200,7 @@ class KeptGroups:
         needed, free = readable_size(int(need(self.group_size))), readable_size(int(left))
         received = f"{self.group_size}, of which a rank keeps {needed} with {free} free"
         requirement = "so small that what the backward pass reads fits the memory of a rank"
-        cut = "" if self.in_batches else "cut_groups=True, "
+        cut = "" if self.in_batches else "strategy='vertex_partition', "
         other = f"or {cut}more devices, a smaller hidden_dim, or fewer open_groups"
         raise InvalidArgumentError(refusal("group_size", requirement, received, f"{cure}, {other}"))
 

@@ -73,10 +73,6 @@ class MeasuredLoads:
         """Return seconds [l] of the backward pass."""
         return self._added({BACKWARD} if targets is None else {BACKWARD, LAST_BACKWARD}, vertices, edges, targets)
 
-    def kept(self, vertices: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return seconds [l] of products that are kept, and so are not in `forward`."""
-        return self._added(self._kept, vertices, edges)
-
     def predicts(self, operator: str) -> bool:
         """Return whether an operator has predicted seconds; one whose products are kept does no work any more."""
         return operator in self.model.loads and operator not in self._kept

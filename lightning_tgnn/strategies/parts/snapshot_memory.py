@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
-from zlib import crc32
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
-from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, search_of
 from lightning_tgnn.algorithms.schedules.snapshot_groups import PAPER, SEARCH
@@ -19,12 +17,10 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.contention import rates_of_processes, rates_of_streams
 from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
-from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups, KeptPartition
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators, OrderChoice
-from lightning_tgnn.strategies.parts.vertex_shares import SharedVertices
+from lightning_tgnn.strategies.parts.vertex_shares import KeptPartition, SharedVertices
 from lightning_tgnn.types import (
-    GroupCuts,
     KeptSizes,
     ReplicaTask,
     Run,
@@ -36,7 +32,7 @@ from lightning_tgnn.types import (
 )
 from lightning_tgnn.types.layout import GRADIENTS, PIPELINES
 
-LOADS, RATES, CUTS, KEPT, MACHINES = "loads", "rates", "group_cuts", "kept_sizes", "machines"
+LOADS, RATES, KEPT, MACHINES = "loads", "rates", "kept_sizes", "machines"
 
 
 @dataclass(frozen=True)
@@ -90,9 +86,8 @@ class SnapshotState:
         self._calls = MeasuredCalls()
         self._has_begun = False
         self._known_of: tuple[object, object] | None = None
-        self._cuts: GroupCuts | None = None
         self._kept: KeptSizes | None = None
-        self._machines: list[float] | None = None  # what limits and cuts hold for, see `_know_machine`
+        self._machines: list[float] | None = None  # what limits hold for, see `_know_machine`
         self._has_looked, self._partition = False, KeptPartition()
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -123,12 +118,8 @@ class SnapshotState:
             self.rates, self._widths = saved.get(RATES, (None, {}))
         if isinstance(task.operators, ChosenOperators):
             task.operators.widths |= self._widths
-        if CUTS in saved:
-            large, *costs = saved[CUTS]
-            self._cuts = GroupCuts(frozenset(large), *costs)
         if KEPT in saved:
             self._kept = KeptSizes(*saved[KEPT])
-        if CUTS in saved or KEPT in saved:
             self._machines, self._has_looked = saved.get(MACHINES), False
 
     def loader(self, loader: object) -> object:
@@ -149,12 +140,12 @@ class SnapshotState:
         if own.is_training and own.in_batches and is_cut:
             # Each layer has a sample of its own then, and a snapshot is another one in each group.
             requirement = "left out where the vertices of a snapshot are cut over ranks"
-            cure = "leave it out, or take strategy='blad' without cut_groups"
+            cure = "leave it out, or take strategy='blad'"
             raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
         if own.is_training and not self._has_looked:
             self._has_looked = True
             self._look_at_largest(own)
-        own.loads, own.cuts, own.kept = self.loads, self._cuts, self._kept
+        own.loads, own.kept = self.loads, self._kept
         self._loaders.append(own)
         self._choose()
         return own
@@ -183,7 +174,7 @@ class SnapshotState:
 
     def forget(self) -> None:
         """Know no loads: they come from the checkpoint, or anew."""
-        self.loads = self.error = self._cuts = self._kept = self._machines = None
+        self.loads = self.error = self._kept = self._machines = None
         self.rates, self._has_looked, self._partition = None, False, KeptPartition()
 
     def take_back(self) -> None:
@@ -203,9 +194,6 @@ class SnapshotState:
             held[LOADS] = self.loads.model.to_dict()
         if self.rates is not None:
             held[RATES] = self.rates, self._widths
-        if self._cuts is not None:
-            large, *costs = astuple(self._cuts)
-            held[CUTS] = [sorted(large), *costs]
         if self._kept is not None:  # splits are chosen by it
             held[KEPT] = astuple(self._kept)
         if self._machines is not None:
@@ -284,11 +272,10 @@ class SnapshotState:
     def pipeline(self) -> PipelinedGroups | None:
         """The order in which this rank computes its parts of groups; None where it has some vertices of all."""
         order = None if self._task is None else self._task.group_order
-        order = order.pipeline if isinstance(order, HybridGroups) else order
         return order if isinstance(order, PipelinedGroups) else None
 
     def _look_at_largest(self, loader: SnapshotLoader) -> None:
-        """Refuse groups that do not fit a device, or have them cut; before anything is trained, on all ranks alike."""
+        """Refuse groups that do not fit a device, before anything is trained, on all ranks alike."""
         run, task, pipeline = self._run, self._task, self.pipeline
         probe = loader.largest_group()
         if run is None or task is None or pipeline is None or not probe.groups:
@@ -297,8 +284,7 @@ class SnapshotState:
         (group,) = probe.groups
         processes = pipeline.hand_over.ranks
         kept = kept_bytes(task, group, in_batches=loader.in_batches)
-        cut_by = task.group_order.shared.owner if isinstance(task.group_order, HybridGroups) else None
-        self._know_machine(run, processes, pipeline.open_groups, cut_by)
+        self._know_machine(run, processes, pipeline.open_groups)
         if processes > 1 and self._kept is None:
             left = memory_of_rank(run)
             own = kept.times(1 / max(left, 1.0)) if np.isfinite(left) else None
@@ -306,7 +292,7 @@ class SnapshotState:
             known = [astuple(share) for share in shares if share is not None]
             self._kept = KeptSizes(*map(max, zip(*known, strict=True))) if known else None
         at_once = max(len(pipeline.streams), 1)  # whole groups
-        of_groups = KeptGroups(
+        KeptGroups(
             loader.groups,
             at_once * kept.of(vertices),
             at_once * kept.of(vertices, loader.scored),
@@ -314,32 +300,21 @@ class SnapshotState:
             processes,
             pipeline.open_groups,
             loader.in_batches,
-        )
-        if not isinstance(task.group_order, HybridGroups) or loader.in_batches:
-            of_groups.check(run)
-            return
-        if self._cuts is not None:  # those of the run that this one continues, on such a machine
-            return
-        found = run.messages(GRADIENTS).gather(of_groups.too_large(run))
-        large = frozenset(group for of_rank in run.broadcast(found) for group in of_rank)
-        costs = run.messages(GRADIENTS).gather(task.group_order.cost_of_cutting(task, probe.to(run.device)))
-        self._cuts = GroupCuts(large, *map(max, zip(*run.broadcast(costs), strict=True)))
+        ).check(run)
 
-    def _know_machine(self, run: Run, processes: int, open_groups: int, cut_by: Tensor | None) -> None:
+    def _know_machine(self, run: Run, processes: int, open_groups: int) -> None:
         """Drop the limits of a checkpoint of other machines; with those of these ones a run goes on as it was.
 
         What is free changes from run to run, so it is what a rank could have that tells machines apart. Limits also
-        depend on how many groups are open, and what a cut costs on who is on which host and on the partition.
+        depend on how many groups are open.
 
         Args:
             run: What begins.
             processes: Ranks that a group goes through.
             open_groups: That wait for their way back.
-            cut_by: int64 [N], the rank of every vertex of groups that are cut; None where none are.
         """
         found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run)))
-        partition = 0 if cut_by is None else crc32(cut_by.cpu().numpy().tobytes())
-        machines = [min(found), run.ranks, processes, len(set(run.layout.hosts)), open_groups, partition]
+        machines = [min(found), run.ranks, processes, len(set(run.layout.hosts)), open_groups]
         if machines != self._machines:
-            self._cuts = self._kept = None
+            self._kept = None
         self._machines = machines

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ from lightning_tgnn.types import (
 )
 
 METHODS = ("metis", "interval", "range")
+_PARTITION = "partition"  # in a checkpoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +153,39 @@ class SharedVertices:
         return held[1]
 
 
+class KeptPartition:
+    """Where METIS has had the vertices, for runs that go on."""
+
+    def __init__(self) -> None:
+        self._held: tuple[int, Tensor] | None = None
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` was; without it, keep what there is."""
+        if (partition := saved.get(_PARTITION)) is not None:
+            self._held = int(partition[0]), partition[1]
+
+    def give(self, task: SnapshotTask | None, ranks: int) -> None:
+        """Have the order of a task go on with it, on as many ranks."""
+        shared = _shared_of(task)
+        if shared is not None and self._held is not None and self._held[0] == ranks:
+            shared.go_on_with(self._held[1])
+
+    def note(self, task: SnapshotTask | None, ranks: int) -> None:
+        """Take down where the order of a task has them, on as many ranks, if METIS has found it."""
+        shared = _shared_of(task)
+        if shared is not None and (found := shared.found) is not None:
+            self._held = ranks, found.to(torch.uint8 if ranks <= 256 else torch.int32).cpu()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint has to hold, if there is anything: M and the rank of every vertex, [N]."""
+        return {} if self._held is None else {_PARTITION: [*self._held]}
+
+
+def _shared_of(task: SnapshotTask | None) -> SharedVertices | None:
+    order = None if task is None else task.group_order
+    return order if isinstance(order, SharedVertices) else None
+
+
 class SharedOperators:
     """Products with the graph that fetch the rows of other ranks' vertices; see `Operators`.
 
@@ -202,7 +237,7 @@ def _check_goes_by_operators(task: SnapshotTask) -> None:
     for module in task.modules():
         if isinstance(module, ReadsEdges) and module.reads_edges:
             requirement = "one of the built-in ones where the vertices of a snapshot are cut over ranks"
-            cure = "take 'gcn', 'chebyshev' or 'rgcn', or strategy='blad' without cut_groups"
+            cure = "take 'gcn', 'chebyshev' or 'rgcn', or strategy='blad'"
             raise InvalidArgumentError(refusal("convolution", requirement, type(module).__name__, cure))
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.schedules import SharedGroups, SnapshotGroups
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load, groups_to_cut
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout, SnapshotPass
@@ -122,32 +121,3 @@ def test_ranks_have_to_be_those_of_whole_devices():
         SnapshotGroups(2).check(RankLayout.of(3), 4)
     with pytest.raises(InvalidArgumentError, match=r"balance.*even.*load"):
         SnapshotGroups(2, "fair")
-
-
-def test_groups_that_are_cut_are_on_all_ranks_and_come_first():
-    seconds = tuple(np.full(2, value) for value in (1.0, 9.0, 1.0, 1.0))
-    given = {"order": (1, 2, 3, 4), "group_size": 2, "forward": seconds, "backward": seconds}
-    over = SnapshotPass(4, 2, epoch=0, too_large=frozenset({4}), exchange=(0.1,) * 4, **given)
-    layout, schedule = RankLayout.of(2), SnapshotGroups(1, cut=True)
-    first, second = (schedule.turns(layout, rank, over)[0].parts for rank in range(2))
-    assert [(part.group, part.is_cut) for part in first] == [(2, True), (4, True), (1, False)]
-    assert [(part.group, part.is_cut) for part in second] == [(2, True), (4, True), (3, False)]
-    plain = SnapshotGroups(1).turns(layout, 0, over)[0].parts
-    assert not any(part.is_cut for part in plain)
-
-
-@settings(deadline=None, max_examples=40, derandomize=True)
-@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=6), st.floats(0, 3), st.integers(1, 3), st.integers(1, 2))
-def test_cutting_is_never_slower_than_dealing_out(seconds, cost, devices, processes):
-    def ends(cut):
-        rest = [value for place, value in enumerate(seconds) if place not in cut]
-        dealt = [sum(rest[place] for place in places) for places in groups_by_load(rest, devices)]
-        own = sum(seconds[place] / (devices * processes) + cost for place in cut)
-        return own + max(dealt, default=0) / processes
-
-    exchange = [cost] * len(seconds)
-    chosen = groups_to_cut(seconds, exchange, devices, processes)
-    assert ends(chosen) <= ends(()) + 1e-9
-    largest = sorted(range(len(seconds)), key=lambda place: -seconds[place])
-    assert ends(chosen) == pytest.approx(min(ends(largest[:count]) for count in range(len(seconds) + 1)))
-    assert {0} <= {*groups_to_cut(seconds, exchange, devices, processes, must=[0])}

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from lightning_tgnn.data.snapshots.predicted import PredictedGroups
-from lightning_tgnn.types import GroupCuts, KeptSizes
+from lightning_tgnn.types import KeptSizes
 from lightning_tgnn.types.snapshots import SnapshotPass
 
 VERTICES, EDGES, SCORED = np.array([3, 5, 0, 8]), np.array([6, 1, 0, 20]), np.array([2.0, 0.0, 7.0, 1.5])
-RANKS = 4
 
 
 class Loads:
@@ -20,19 +19,15 @@ class Loads:
     def backward(self, vertices, edges, targets=None):
         return 2.0 * edges + (0 if targets is None else 3 * targets)
 
-    def kept(self, vertices, edges):
-        return 0.25 * edges + 0.125 * vertices
 
-
-def told(loads, cuts=None, kept=None):
+def told(loads, kept=None):
     over = SnapshotPass(3, 1, epoch=0, order=(3, 0, 2), group_size=3)
-    return over, PredictedGroups(VERTICES, EDGES, SCORED, RANKS).told(over, loads, cuts, kept)
+    return over, PredictedGroups(VERTICES, EDGES, SCORED).told(over, loads, kept)
 
 
 def test_nobody_knows_seconds_before_they_are_measured():
-    over, known = told(None, GroupCuts(frozenset({2}), 1.0), KeptSizes(1.0, 1.0, 1.0, 1.0, 1.0))
-    assert known.too_large == {2}
-    assert known.forward is known.backward is known.exchange is known.kept is None
+    over, known = told(None, KeptSizes(1.0, 1.0, 1.0, 1.0, 1.0))
+    assert known.forward is known.backward is known.kept is None
     over, known = told(None)
     assert known is over
 
@@ -40,7 +35,6 @@ def test_nobody_knows_seconds_before_they_are_measured():
 def test_the_last_snapshot_of_a_group_has_its_head():
     loads, over_and_known = Loads(), told(Loads(), kept=KeptSizes(1.0, 0.5, 2.0, 0.25, 0.1, most_vertices=4))
     over, known = over_and_known
-    assert known.exchange is None
     for place, group in enumerate(over.order):
         numbers = over.snapshots_of(group)
         for at, number in enumerate(numbers):
@@ -52,17 +46,3 @@ def test_the_last_snapshot_of_a_group_has_its_head():
             expected = 1 + 0.5 * rows if scored is None else 2 + 0.25 * rows + 0.1 * scored
             assert known.kept[place][at] == pytest.approx(expected)
         assert len(known.forward[place]) == len(known.kept[place]) == len(numbers)
-
-
-@pytest.mark.parametrize("share", [1.0, 1.5])
-def test_cutting_a_group_costs_exchanges_the_largest_share_and_what_is_not_kept(share):
-    loads, cuts = Loads(), GroupCuts(frozenset(), 0.01, 0.2, share)
-    over, known = told(loads, cuts)
-    for place, group in enumerate(over.order):
-        seconds = known.forward[place].sum() + known.backward[place].sum()
-        expected = 0.0
-        for number in over.snapshots_of(group):
-            expected += 0.2 + 0.01 * EDGES[number]
-            expected += share / RANKS * loads.kept(VERTICES[number], EDGES[number])
-        # The rank with the largest share takes this long, of which the choice counts an equal share anyway.
-        assert known.exchange[place] + seconds / RANKS == pytest.approx(expected + share * seconds / RANKS)

@@ -6,10 +6,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from lightning_tgnn import BLADStrategy, SnapshotDataModule, SnapshotLinkPrediction, VertexPartitionStrategy
+from lightning_tgnn import SnapshotDataModule, SnapshotLinkPrediction, VertexPartitionStrategy
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.strategies.parts import VertexShares, group_memory
-from lightning_tgnn.strategies.parts.hybrid_groups import HybridGroups, KeptPartition
+from lightning_tgnn.strategies.parts import VertexShares
+from lightning_tgnn.strategies.parts.vertex_shares import KeptPartition
 from tests.multiprocess.training import Record
 
 pytestmark = pytest.mark.usefixtures("in_own_group")
@@ -32,10 +32,6 @@ def trainer(strategy, **options):
     return pl.Trainer(strategy=strategy, **settings, **options)
 
 
-def cutting():
-    return BLADStrategy(processes_per_device=1, cut_groups=True, partition="interval")
-
-
 BATCHES = {"vertices_per_batch": 27, "fanouts": 12}
 
 
@@ -48,23 +44,6 @@ def test_batches_that_reach_all_vertices_are_batches():
         fit(VertexPartitionStrategy(partition="interval"), **BATCHES)
 
 
-def test_batches_are_not_cut_but_fit_or_are_refused(monkeypatch):
-    monkeypatch.setattr(group_memory, "available_memory", lambda: 1000)
-    with pytest.raises(InvalidArgumentError, match=r"group_size must be so .*; lower vertices_per_batch, or more dev"):
-        fit(cutting(), **BATCHES)
-    monkeypatch.setattr(group_memory, "available_memory", lambda: 10**9)
-    assert fit(cutting(), **BATCHES) == pytest.approx(fit(**BATCHES), rel=1e-5)
-
-
-def test_whole_groups_that_are_cut_have_the_losses_of_whole_ones(monkeypatch):
-    whole = fit()
-    monkeypatch.setattr(group_memory, "available_memory", lambda: 1000)
-    strategy = cutting()
-    assert fit(strategy) == pytest.approx(whole, rel=1e-4)
-    large, *_ = strategy.snapshot_state.state_dict()["group_cuts"]
-    assert large
-
-
 def test_batches_are_evaluated_whole_where_vertices_are_cut():
     figures = []
     for strategy in ("auto", VertexPartitionStrategy(partition="interval")):
@@ -75,12 +54,11 @@ def test_batches_are_evaluated_whole_where_vertices_are_cut():
     assert figures[0] == figures[1]
 
 
-@pytest.mark.parametrize("is_hybrid", [False, True])
-def test_parts_that_metis_has_found_are_kept_for_as_many_ranks(is_hybrid):
+def test_parts_that_metis_has_found_are_kept_for_as_many_ranks():
     def task(partition="metis", ranks=2):
         run = SimpleNamespace(exchange=None, rank=0, ranks=ranks, device=torch.device("cpu"))
         shared = VertexShares(partition).open(run, None)
-        return SimpleNamespace(group_order=HybridGroups(None, shared, None) if is_hybrid else shared), shared
+        return SimpleNamespace(group_order=shared), shared
 
     kept, parts = KeptPartition(), torch.tensor([1, 0, 1])
     (first, shared) = task()
