@@ -1,8 +1,7 @@
-"""A run of two ranks that Ctrl-C ends: python interrupted.py START_METHOD."""
+"""A run of two spawned ranks that Ctrl-C ends."""
 
 import os
 import signal
-import sys
 
 import lightning.pytorch as pl
 
@@ -20,6 +19,6 @@ if __name__ == "__main__":
     data = TemporalDataModule("synthetic", synthetic={"num_events": 2000}, batch_size=100, num_workers=0)
     task = LinkPrediction("jodie", memory_dim=8, embedding_dim=8, time_dim=4)
     pl.Trainer(
-        strategy=SvenStrategy(start_method=sys.argv[1]), devices=2, accelerator="cpu", max_epochs=5, logger=False,
+        strategy=SvenStrategy(start_method="spawn"), devices=2, accelerator="cpu", max_epochs=5, logger=False,
         enable_progress_bar=False, enable_checkpointing=False, callbacks=[Interrupts()],
     ).fit(task, datamodule=data)  # fmt: skip

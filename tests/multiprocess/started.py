@@ -147,17 +147,16 @@ def begins_with(strategy, task, data, path):
     return torch.load(path, weights_only=True)
 
 
-def main(start_method, folder, *names):
+def main(folder, *names):
     for name in names:
-        strategy = STRATEGIES[name](start_method=start_method)
+        strategy = STRATEGIES[name](start_method="spawn")
         found, task, data, weights = run(strategy, name, f"{folder}/{name}")
-        if start_method == "fork":  # a spawned process imports for seconds
-            last = {key: value.clone() for key, value in task.state_dict().items()}
-            data = task_and_data(name, noise=2.0)[1]  # other features, and the checks of what comes back
-            first = begins_with(STRATEGIES[name](start_method="fork"), task, data, f"{folder}/{name}/first.pt")
-            found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
-            data.setup("fit")
-            found["knows data"] = task.info.features == data.info.features
+        last = {key: value.clone() for key, value in task.state_dict().items()}
+        data = task_and_data(name, noise=2.0)[1]  # other features, and the checks of what comes back
+        first = begins_with(STRATEGIES[name](start_method="spawn"), task, data, f"{folder}/{name}/first.pt")
+        found["begins_with"] = all(torch.equal(first[key], last[key]) for key in weights)
+        data.setup("fit")
+        found["knows data"] = task.info.features == data.info.features
         print("FOUND", json.dumps(found), flush=True)
 
 
@@ -176,10 +175,10 @@ def starting_under_sigterm(start, *arguments, **options):
 
 
 def ended(folder, moment):
-    """Fit in forked processes until SIGTERM ends this process."""
+    """Fit in spawned processes until SIGTERM ends this process."""
     task, data = task_and_data("sven")
     saved = [ModelCheckpoint(folder, filename="ended", save_on_exception=True), OnExceptionCheckpoint(folder)]
-    callbacks, strategy = [EndsStarter(), *saved], SvenStrategy(start_method="fork")
+    callbacks, strategy = [EndsStarter(), *saved], SvenStrategy(start_method="spawn")
     trainer = pl.Trainer(**QUIET, strategy=strategy, max_epochs=50, callbacks=callbacks, logger=False)
     starts = partial(starting_under_sigterm, mp.start_processes)
     with mock.patch.object(mp, "start_processes", starts) if moment == "while they start" else nullcontext():

@@ -20,7 +20,7 @@ from tests.multiprocess.ranks import free_port
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("method", ["popen", "spawn", "fork"])
+@pytest.mark.parametrize("method", ["popen", "spawn"])
 def test_all_that_ranks_of_one_machine_open_is_on_loopback(tmp_path, method):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     script = [sys.executable, ROOT / "tests" / "multiprocess" / "listening.py", tmp_path, method]

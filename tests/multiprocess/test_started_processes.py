@@ -1,4 +1,4 @@
-"""Processes that a Trainer starts by spawn or fork: what they train is what this process tests next."""
+"""Processes that a Trainer spawns: what they train is what this process tests next."""
 
 import json
 import os
@@ -58,13 +58,13 @@ def check(line):
 
 
 @pytest.mark.timeout(300)
-def test_what_forked_processes_train_is_tested_next(tmp_path):
+def test_what_spawned_processes_train_is_tested_next(tmp_path):
     port = {"MASTER_PORT": str(free_port())}
-    process = Started(started.main, ("fork", str(tmp_path), "depcache", "cdfgnn"), port, tmp_path / "pipe")
+    process = Started(started.main, (str(tmp_path), "cdfgnn"), port, tmp_path / "pipe")
     code, printed = process.finish(time.monotonic() + 280)
     assert code == 0, printed[-3000:]
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
-    assert len(lines) == 2
+    assert len(lines) == 1
     for line in lines:
         found = check(line)
         assert found["begins_with"]
@@ -73,7 +73,7 @@ def test_what_forked_processes_train_is_tested_next(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_sigterm_to_the_process_that_forks_the_ranks_ends_all(tmp_path):
+def test_sigterm_to_the_process_that_spawns_the_ranks_ends_all(tmp_path):
     for moment in ("in training", "while they start"):
         arguments, port = (str(tmp_path), moment), {"MASTER_PORT": str(free_port())}
         process = Started(started.ended, arguments, port, tmp_path / moment)
@@ -153,17 +153,14 @@ def test_an_interactive_session_trains_by_name_and_what_is_spawned_comes_back(tm
     printed, said = ran("-i", given=f"exec({SESSION.replace('{folder!r}', repr(str(tmp_path)))!r})\n")
     lines = re.findall(r"(?:SAID|FOUND) .*", printed)  # the first comes after a prompt
     assert len(lines) == 3, said
-    assert lines[0].startswith("SAID start_method must be 'spawn' or 'fork' in an interactive session, got 'popen'")
-    assert "got 'those of this session: Mine'; put them into a module, or give start_method='fork'" in lines[1]
+    assert lines[0].startswith("SAID start_method must be 'spawn' in an interactive session, got 'popen'")
+    assert "got 'Mine of this session'; put them into a module" in lines[1]
     check(lines[2])
 
 
-def test_a_fork_after_compiled_loops_is_refused(monkeypatch):
-    import numba
-
-    monkeypatch.setattr(numba, "threading_layer", lambda: "omp")
-    with pytest.raises(InvalidArgumentError, match=r"must be other than 'fork' .* set start_method='spawn'"):
-        launcher._check_loops_may_be_forked()
+def test_forked_processes_are_refused():
+    with pytest.raises(InvalidArgumentError, match="start_method must be 'popen' or 'spawn', got 'fork'"):
+        pl.Trainer(strategy=SvenStrategy(start_method="fork"), accelerator="cpu", devices=2, logger=False)
 
 
 def test_processes_that_another_has_started_start_none(monkeypatch):

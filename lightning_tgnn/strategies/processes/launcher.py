@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import signal
 import sys
 import threading
@@ -27,7 +26,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.whole import write_tensors
 from lightning_tgnn.strategies.processes.sent_objects import check_arrives, unshare
 from lightning_tgnn.strategies.processes.signals import quiet_torch
@@ -64,10 +63,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
             InvalidArgumentError: The new processes could not import, or not run, what they are given.
         """
         with _without_saving_at_errors(trainer):
-            if self._start_method == "fork":
-                _check_loops_may_be_forked()
-            else:
-                check_arrives((args, kwargs, trainer), self._start_method)
+            check_arrives((args, kwargs, trainer), self._start_method)
             for logger in [] if trainer is None else trainer.loggers:
                 if isinstance(logger, TensorBoardLogger | CSVLogger):
                     _ = logger.version  # chosen here, so that these processes and the next ones log to one folder
@@ -115,8 +111,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
                 self._end()
 
         signal.signal(signal.SIGTERM, note)
-        # Not before the processes are there to be told, and have forgotten this handler: one that has just been forked
-        # drops what it hears.
+        # Not before the processes are there to be told.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             yield
@@ -135,14 +130,9 @@ class ReturningLauncher(_MultiProcessingLauncher):
     @override
     def _wrapping_function(self, process_idx: int, *args: Any) -> None:
         if self._passes_on:
-            # A forked process has inherited its parent's handler, and every process that the signal is blocked.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            # Every process has inherited that the signal is blocked.
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        if self._start_method == "fork":
-            # The threads of this process's OpenMP library did not come along: a loop over several would wait for them.
-            os.environ["OMP_NUM_THREADS"] = "1"
-            torch.set_num_threads(1)
-        elif isinstance(args[0], pl.Trainer):
+        if isinstance(args[0], pl.Trainer):
             unshare(args[0])
         try:
             super()._wrapping_function(process_idx, *args)
@@ -248,20 +238,3 @@ def _go_on_writing(writer: ExperimentWriter) -> None:
     if table.is_file():
         with table.open(newline="") as file:
             writer.metrics_keys = next(csv.reader(file), [])
-
-
-def _check_loops_may_be_forked() -> None:
-    """Refuse a fork after threads of compiled loops have started: in the forked process those loops do nothing.
-
-    Raises:
-        InvalidArgumentError: Threads of compiled loops have run in this process.
-    """
-    numba = sys.modules.get("numba")
-    if numba is None:
-        return
-    try:
-        received = f"threads of {numba.threading_layer()} that have run in this process"
-    except ValueError:
-        return  # none have started
-    cure = "set start_method='spawn', or restart this process and fit with start_method='fork' first"
-    raise InvalidArgumentError(refusal("start_method", "other than 'fork' after training here", received, cure))

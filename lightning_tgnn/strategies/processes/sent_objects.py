@@ -40,13 +40,12 @@ def check_arrives(held: object, start_method: str) -> None:
     with suppress(Exception):  # what cannot be pickled at all is told by whoever sends it
         sent.dump(held)
     if sent.names and not hasattr(sys.modules["__main__"], "__file__"):  # which new processes read
-        requirement = f"'fork', or classes and functions from a file that new processes can import ({start_method!r})"
-        received = f"those of this session: {', '.join(sorted(sent.names))}"
-        cure = "put them into a module, or give start_method='fork' to the strategy"
-        raise InvalidArgumentError(refusal("start_method", requirement, received, cure))
+        requirement = "from a file that new processes can import"
+        received = f"{', '.join(sorted(sent.names))} of this session"
+        raise InvalidArgumentError(refusal("classes and functions", requirement, received, "put them into a module"))
     if sent.has_generator:
         requirement = f"other than {start_method!r} where the task, a callback or the data hold a torch.Generator"
-        cure = "make the generator in setup, or give start_method='fork'"
+        cure = "make the generator in setup"
         raise InvalidArgumentError(refusal("start_method", requirement, start_method, cure))
 
 

@@ -71,9 +71,8 @@ class SupervisedStrategy(DDPStrategy):
     """Data-parallel processes that start together and end together.
 
     Processes are started as the option ``start_method`` says: ``"popen"`` runs the script once more for every rank;
-    ``"spawn"``, the default in an interactive session, imports what it is given; ``"fork"`` copies this process, takes
-    one thread a rank and has to come before anything is trained in this process. What spawned and forked processes have
-    trained (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
+    ``"spawn"``, the default in an interactive session, imports what it is given. What spawned processes have trained
+    (weights, node state, callbacks, steps) is the task's and the Trainer's afterwards.
 
     A rank that fails ends the others with its own message; so do SIGTERM, at one step on all ranks, and Ctrl-C. What is
     refused on all ranks is printed by one of them.
@@ -114,13 +113,15 @@ class SupervisedStrategy(DDPStrategy):
         if self._start_method == "popen":
             if _IS_INTERACTIVE:
                 cure = "leave it out, or run a script"
-                requirement = "'spawn' or 'fork' in an interactive session"
+                requirement = "'spawn' in an interactive session"
                 raise InvalidArgumentError(refusal("start_method", requirement, "popen", cure))
             super()._configure_launcher()
             if type(self._launcher) is _SubprocessScriptLauncher:
                 assert self.cluster_environment is not None
                 self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
             return
+        if self._start_method == "fork":  # threads of compiled loops would not come along
+            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", "fork", "take 'spawn'"))
         environment = self.cluster_environment
         assert environment is not None
         if environment.creates_processes_externally:
