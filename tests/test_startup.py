@@ -74,9 +74,7 @@ for options in (events, graph, ["--kind=graph", "--source=stream.csv", "--method
     assert not run("partition", *options, "--help")
     assert not run("partition", *options, "--ranks=2", "--output=" + str(len(options)))
 assert "must be an integer" in run("partition", "--ranks=0")
-simulated = ["--strategy=sven,pipetgl", "--stages={{seconds: {{embed: 1}}}}", "--timeline=out.png", "--trace=out.json"]
 assert not run("simulate", "--help")
-assert not run("simulate", *simulated)
 """
     assert imported(code, tmp_path, [*LIGHTNING, "dgl", "torch_geometric"]) == []
     assert imported(f"{RUN}\nassert not run('data', 'inspect', '--source=store')", tmp_path, LIGHTNING) == []

@@ -109,5 +109,5 @@ class BLADStrategy(SnapshotRunner):
         return "gloo" if shared else super()._get_process_group_backend()
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, self._schedule, self._snapshots, self._order, self._mean)

@@ -68,5 +68,5 @@ class CDFGNNStrategy(PlanRunner):
         self._sums = VertexCut(partition, cache, threshold, bits, relay, halo)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, WholeGraph(), self._sums, WholeStep(), self._mean)

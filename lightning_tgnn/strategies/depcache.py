@@ -52,5 +52,5 @@ class DepCacheStrategy(PlanRunner):
         return self._mean.delay
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, DataParallel(), self._rows, InOrder(), self._mean)

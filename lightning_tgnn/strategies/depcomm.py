@@ -46,5 +46,5 @@ class DepCommStrategy(PlanRunner):
         self._rows = Sharded(partition, row_cache_mb=0, omit_own_half=False, features_by_event=False)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, DataParallel(), self._rows, UpdatedByOwners(), self._mean)

@@ -104,21 +104,24 @@ class DistTGLStrategy(PlanRunner):
         self._order: OrderPart = ReadOnce(ahead) if in_passes else Pipelined(1, fetch_ahead=ahead)
 
     @override
-    def _configure_launcher(self) -> None:
+    def check_ranks(self, ranks: int, hosts: int) -> None:
         if self._schedule is not None:
-            self._schedule.check_ranks(self.world_size)
-            if self.groups % self.num_nodes and isinstance(self._rows, Served):
-                requirement = f"a multiple of the {self.num_nodes} machines: a copy of node memory lies on one"
+            self._schedule.check_ranks(ranks)
+            if self.groups % hosts and isinstance(self._rows, Served):
+                requirement = f"a multiple of the {hosts} machines: a copy of node memory lies on one"
                 cure = "take as many, or store='sharded'"
                 raise InvalidArgumentError(refusal("memory", requirement, self.groups, cure))
         elif self._chosen is not None:
-            self._chosen.check(self.num_nodes, self.num_processes)
-        super()._configure_launcher()
+            self._chosen.check(hosts, ranks // hosts)
+        super().check_ranks(ranks, hosts)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         if self._schedule is None:
             assert self._chosen is not None
+            if task is None or trainer is None:
+                cure = "give the number of ranks that share a batch"
+                raise InvalidArgumentError(refusal("minibatch", "a number where nothing is trained", AUTO, cure))
             self._play(*self._chosen.of(self, task, trainer, self._saved))
         assert self._schedule is not None
         return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)

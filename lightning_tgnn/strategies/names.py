@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.strategies import Strategy, StrategyRegistry
 
 from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
+
+if TYPE_CHECKING:
+    from lightning_tgnn.strategies.runner import PlanRunner
 
 
 def register(name: str, strategy: type[Strategy], description: str, arguments: dict[str, Any] | None = None) -> None:
@@ -18,6 +22,15 @@ def own_names() -> list[str]:
     """Return the names of our strategies."""
     kinds = {name: held["strategy"].__module__ for name, held in StrategyRegistry.items()}
     return sorted(name for name, module in kinds.items() if module.startswith("lightning_tgnn."))
+
+
+def strategies_on(data: str) -> dict[str, Callable[..., PlanRunner]]:
+    """Return our strategies by name, those that train on ``"events"``, ``"snapshots"`` or a ``"graph"``."""
+    from lightning_tgnn.strategies.runner import PlanRunner
+
+    kinds = {name: held["strategy"] for name, held in StrategyRegistry.items()}
+    ours = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, PlanRunner)}
+    return {name: kind for name, kind in ours.items() if kind.trains_on == data}
 
 
 class _Names(list[str]):

@@ -65,11 +65,11 @@ class PipeTGLStrategy(PlanRunner):
         self._ring = RingUpdates(sends, staleness)
 
     @override
-    def _configure_launcher(self) -> None:
-        if self.groups % self.num_nodes:
-            check_one_machine(self.num_nodes)  # before the ranks wait for each other
-        super()._configure_launcher()
+    def check_ranks(self, ranks: int, hosts: int) -> None:
+        if self.groups % hosts:
+            check_one_machine(hosts)
+        super().check_ranks(ranks, hosts)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, RoundRobin(), self._rows, self._order, self._ring)

@@ -87,7 +87,7 @@ class PlannedStrategy(TunedRunner):
         return self._parts["order"]
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, **self._parts)
 
 

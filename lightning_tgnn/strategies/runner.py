@@ -64,23 +64,53 @@ class PlanRunner(SupervisedStrategy):
         super().__init__(**options)
         self.exchange = Exchange()
         self.planned: Plan | None = None
+        self._layout: RankLayout | None = None  # of ranks that nobody starts
         self._saved: dict[str, Any] = {}
         self._kept_rows = KeptRows()
         self._groups: ProcessGroups | None = None
         self._state: OpenState | None = None
         self._updates: WeightUpdates | None = None
 
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         """Return what is to be run: who works on what, where state lives, how stages follow, when weights change.
 
         Asked at the start of every run of a Trainer. The parts should be the same objects each time: a store or updates
         that are new ones begin anew, where the same go on with what an earlier run has left. `layout` has the ranks.
+        `plan_for` asks without a task and a Trainer.
         """
         raise NotImplementedError
+
+    def plan_for(self, ranks: int, hosts: int = 1) -> Plan:
+        """Return the plan of so many ranks, without starting any: what is simulated, proved and drawn.
+
+        Args:
+            ranks: Of all hosts.
+            hosts: Hosts with equally many ranks.
+
+        Raises:
+            InvalidArgumentError: The ranks do not fit the plan, or it depends on what is trained.
+        """
+        self.check_ranks(ranks, hosts)
+        families = families_of(ranks, self.groups)
+        self._layout = RankLayout.of(ranks, per_host=ranks // hosts, families=families)
+        try:
+            return self.plan(None, None)
+        finally:
+            self._layout = None
+
+    def check_ranks(self, ranks: int, hosts: int) -> None:
+        """Refuse numbers that do not fit the plan, before ranks are started.
+
+        Raises:
+            InvalidArgumentError: The ranks or the hosts do not fit the plan.
+        """
+        families_of(ranks, self.groups)
 
     @property
     def layout(self) -> RankLayout:
         """The ranks of this run, with their groups: for state, for gradients, and across the copies of state."""
+        if self._layout is not None:
+            return self._layout
         families = families_of(self.world_size, self.groups)
         return RankLayout.of(self.world_size, per_host=max(self.num_processes, 1), families=families)
 
@@ -132,7 +162,7 @@ class PlanRunner(SupervisedStrategy):
 
     @override
     def _configure_launcher(self) -> None:
-        families_of(self.world_size, self.groups)  # refused before ranks are started
+        self.check_ranks(self.world_size, self.num_nodes)
         super()._configure_launcher()
 
     @override
@@ -177,7 +207,6 @@ class PlanRunner(SupervisedStrategy):
             count_wait=self.exchange.traffic.add_wait,
             kept_rows=self._kept_rows,
             send_gradients=lambda: None if self._updates is None else self._updates.start(),
-            stages=lambda: plan.order.stages(plan.store),
             writes_own_rows=self.state_dict_type == SHARDED,
         )
         if before is None or before.store is not plan.store:

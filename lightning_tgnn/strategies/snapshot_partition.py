@@ -48,6 +48,6 @@ class SnapshotPartitionStrategy(SnapshotRunner):
         self._mean = MeanGradients(compression=gradient_compression)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         order = GroupPipeline(open_in_chain(self.world_size) if self._open_groups is None else self._open_groups)
         return Plan(self.layout, self._schedule, self._snapshots, order, self._mean)

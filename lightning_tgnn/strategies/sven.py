@@ -75,5 +75,5 @@ class SvenStrategy(TunedRunner):
         return self._order
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)

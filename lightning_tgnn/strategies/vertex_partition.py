@@ -46,5 +46,5 @@ class VertexPartitionStrategy(SnapshotRunner):
         self._snapshots = SnapshotMemory(measure=False)
 
     @override
-    def plan(self, task: pl.LightningModule, trainer: pl.Trainer) -> Plan:
+    def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
         return Plan(self.layout, SharedGroups(), self._snapshots, self._order, self._mean)

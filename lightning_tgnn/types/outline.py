@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_positive, check_share, refusal
 
 COMPUTE, WORKER, LINKS, SERVER = "compute", "worker", "links", "server"
 RESOURCES = (COMPUTE, WORKER, LINKS, SERVER)
@@ -17,6 +17,38 @@ ALL_TO_ALL, ALL_GATHER, ALL_REDUCE = "all_to_all", "all_gather", "all_reduce"
 
 MEETINGS = (ALL_TO_ALL, ALL_GATHER, ALL_REDUCE)
 """Ways to travel in which every rank takes part at once."""
+
+
+@dataclass(frozen=True)
+class RowShares:
+    """What of rows goes by the stream, which a plan does not know: what an outline takes for true.
+
+    Attributes:
+        targets: Share of a batch's rows that the batch before changes.
+        repeated: Share of the rows written by a batch that the next batch writes as well.
+        ahead: Share of a batch's rows that the previous batch leaves unchanged, where these are asked for ahead.
+        remote: Rows that travel, read or written, over the rows that would travel if a batch were split by time and
+            rows were placed at random. It is less than 1 where a batch is split by destination.
+
+    Raises:
+        InvalidArgumentError: A share has a value that cannot be.
+    """
+
+    targets: float = 0.5
+    repeated: float = 0.5
+    ahead: float = 0.0
+    remote: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
+        check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
+        check_share("ahead", self.ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
+        check_positive(
+            "remote", self.remote, cure="give a share, for example 0.8 for a batch that is split by destination"
+        )
+
+
+USUAL_SHARES = RowShares()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import Outline, Stage
+from lightning_tgnn.types.outline import USUAL_SHARES, Outline, RowShares, Stage
 from lightning_tgnn.types.run import OpenState, Run, WeightUpdates
 from lightning_tgnn.types.schedule import PlannedPart, Schedule
 from lightning_tgnn.types.snapshot_tasks import GroupOrder
@@ -36,6 +36,11 @@ class StorePart(PlannedPart, ABC):
 class OrderPart(PlannedPart, ABC):
     """How the stages of a turn follow each other."""
 
+    @property
+    def shares(self) -> frozenset[str]:
+        """Which of `RowShares` the stages depend on."""
+        return frozenset()
+
     @abstractmethod
     def open(self, run: Run, task: NodeStateTask[object] | None) -> StageOrder | GroupOrder | None:
         """Return the order over the store of a task; None takes the task's own.
@@ -47,8 +52,12 @@ class OrderPart(PlannedPart, ABC):
             task: The run's task, with its store behind it; None where it has no stages on node state.
         """
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn up to where the backward pass begins, which waits for the last of them.
+
+        Args:
+            store: Of the plan.
+            shares: What goes by the stream.
 
         Raises:
             InvalidArgumentError: The order does not implement this method, so it cannot be simulated.
@@ -154,13 +163,17 @@ class Plan:
         """
         return _checked("updates", self.updates, self.updates.open(run, may_be_unused=may_be_unused), WeightUpdates)
 
-    def outline(self, name: str = "plan") -> Outline:
+    def outline(self, name: str = "plan", shares: RowShares = USUAL_SHARES) -> Outline:
         """Return what turns consist of: what the simulator times and the validator proves.
+
+        Args:
+            name: Of the outline.
+            shares: What goes by the stream.
 
         Raises:
             InvalidArgumentError: The order or the updates do not say their stages.
         """
-        outline = self.updates.outline(name, self.order.stages(self.store), self.layout)
+        outline = self.updates.outline(name, self.order.stages(self.store, shares), self.layout)
         return self.schedule.outlined(outline, self.layout)
 
 

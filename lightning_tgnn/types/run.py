@@ -12,7 +12,6 @@ from torch import Tensor
 from lightning_tgnn.types.exchange import MessageExchange, RowExchange
 from lightning_tgnn.types.layout import GRADIENTS, RankLayout
 from lightning_tgnn.types.node_state import StateSnapshot, StateStore
-from lightning_tgnn.types.outline import Stage
 from lightning_tgnn.types.own_rows import OneOfEach, OwnRows, sharded_state, writes_own_rows
 from lightning_tgnn.types.schedule import Schedule
 from lightning_tgnn.types.stages import KeptRows
@@ -66,7 +65,6 @@ class Run:
         messages: Returns the exchange of messages with single ranks.
         host_messages: Returns a further, named exchange with the same ranks, for tensors on the CPU; all ranks have to
             ask for it.
-        stages: Returns the stages of a turn up to where the backward pass begins; see `OrderPart.stages`.
         send_gradients: Called in training once all rows of a step are here and nobody waits for the links any more.
         count_wait: Counts how long this rank has waited for an operation, and how long the operation was under way.
         kept_rows: Rows that the rank's first pass over a batch has read for later passes.
@@ -85,7 +83,6 @@ class Run:
     messages: Messaging
     host_messages: Callable[[str, str], MessageExchange]
     send_gradients: Callable[[], None]
-    stages: Callable[[], Sequence[Stage]] = tuple
     count_wait: Callable[..., None] | None = None
     kept_rows: KeptRows = field(default_factory=KeptRows)
     writes_own_rows: bool = False

@@ -14,7 +14,7 @@ from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.commands.simulate.given_costs import read_costs, read_link
-from lightning_tgnn.commands.simulate.plans import OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan, strategies_on_events
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
@@ -34,8 +34,9 @@ def figures(folder, capsys, *options):
 
 
 def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
-    printed = run(capsys, f"--strategy={','.join(OPTIONS)}", f"--stages={GIVEN}", "--ranks=1,2,4", "--turns=8")
-    for name in OPTIONS:
+    names = [name for name in strategies_on_events() if name != "auto-state"]  # which asks what is trained
+    printed = run(capsys, f"--strategy={','.join(names)}", f"--stages={GIVEN}", "--ranks=1,2,4", "--turns=8")
+    for name in names:
         rows = re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE)
         assert rows == ["1", "2", "4"]
     assert "8 turns of 300 events per rank; the second half is taken to be steady" in printed
@@ -43,13 +44,13 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
 
 
 def test_figures_are_those_of_the_simulator(tmp_path, capsys):
-    options = ["--strategy=depcache,pipetgl:pass_on=false", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
+    options = ["--strategy=depcache,pipetgl:groups=2", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
     found = figures(tmp_path, capsys, *options, f"--stages={GIVEN}", "--local_link=8000:0.5", "--batch_size=200")
     links = {"between": read_link("", "100:2"), "within": read_link("", "8000:0.5")}
     layout, order = RankLayout.of(4, per_host=2), in_order()
     outlines = [
         data_parallel("depcache", order, mean_gradients(order), delay=0),
-        PipeTGLOutline(pass_on=False).of(4),
+        PipeTGLOutline(groups=2).of(4),
     ]
     assert found["batch_size"] == 200
     for forecast, outline in zip(found["forecasts"], outlines, strict=True):
@@ -260,24 +261,24 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy= , "], "strategy must be names of strategies, got ' , '; separate them by commas"),
         (
             ["--strategy=sven:groups=2"],
-            "option of sven must be one of 'ahead', 'gradient_compression', 'micro_batches', 'remote', 'staleness'",
+            "option of sven must be one of 'ahead', 'features_by_event', 'fetch_ahead', 'gradient_compression', ",
         ),
         (
             ["--strategy=sven:gradient_compression=fp8"],
-            "gradient_compression of sven must be one of 'bfloat16', 'int8', 'powersgd', got 'fp8'",
+            "gradient_compression must be bfloat16, int8, powersgd, one of them with settings",
         ),
         (
             ["--strategy=sven:gradient_compression=powersgd"],
             "bytes must be with gradients_powersgd: how many there are goes by the shapes of the weights, got",
         ),
         (["--strategy=sven:micro_batches=0"], "micro_batches must be an integer of at least 1, got 0"),
-        (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 1 applies gradients a turn late"),
+        (["--strategy=sven:staleness=2"], "staleness must be 0 or 1, got 2; 0 waits for gradients"),
         (["--strategy=sven:staleness=often"], "staleness must be an integer of at least 0, got 'often'"),
-        (["--strategy=pipetgl:pass_on=3"], "pass_on of pipetgl must be true or false, got 3"),
+        (["--strategy=pipetgl:pass_on=3"], "pass_on must be True or False, got 3"),
         (["--strategy=pipetgl:staleness=smallest"], "staleness must be an integer of at least 0, got 'smallest'"),
         (
             ["--strategy=pipetgl:sends=weights_and_moments:staleness=0"],
-            "staleness must be left out with weights, got 0",
+            "staleness must be left out where weights travel: ",
         ),
         (
             ["--strategy=disttgl:minibatch=2:memory=2"],
@@ -289,16 +290,22 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         ),
         (
             ["--strategy=disttgl:minibatch=2", "--hosts=2"],
-            "memory must be a multiple of the 2 hosts: a copy of node mem",
+            "memory must be a multiple of the 2 machines: a copy of node mem",
         ),
         (["--strategy=disttgl:epoch=0"], "epoch must be an integer of at least 1, got 0"),
-        (["--strategy=disttgl:store=host"], "store must be one of 'served', 'sharded', got 'host'"),
-        (["--strategy=disttgl:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1 and fetch_ahead=True"),
-        (["--strategy=disttgl:store=sharded:epoch=2:ahead=0.5"], "ahead must be 0 but with store='sharded', epoch=1"),
+        (["--strategy=disttgl:store=host"], "store must be 'served' or 'sharded', got 'host'"),
+        (["--strategy=disttgl:ahead=0.5"], "option of disttgl must be one of 'epoch', 'fetch_ahead', "),
+        (
+            ["--strategy=disttgl:store=sharded:epoch=2:ahead=0.5"],
+            "option of disttgl must be one of 'epoch', 'fetch_ahead', ",
+        ),
         (["--strategy=disttgl:store=sharded:ahead=2"], "ahead must be "),
+        (["--strategy=sven:fetch_ahead=false:ahead=0.5"], "option of sven must be one of "),
+        (["--strategy=auto-state"], "strategy must be one whose plan does not depend on what is trained, got 'auto-st"),
+        (["--strategy=pipetgl", "--hosts=2"], "groups must be so many that the ranks of each are on one machine"),
         (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
-        (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead of disttgl must be true or false, got 3"),
-        (["--strategy=pipetgl:groups=3"], "ranks must be a multiple of the 3 pipelines, got 2; let groups divide"),
+        (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead must be True or False, got 3"),
+        (["--strategy=pipetgl:groups=3"], "groups must be a divisor of the 2 ranks, got 3; let groups divide"),
         (["--ranks=2,x"], "ranks must be integers of at least 1, with commas, got '2,x'; give for example 2,4,8"),
         (["--ranks=0"], "ranks must be integers of at least 1"),
         (["--ranks=3", "--hosts=2"], "hosts must be a divisor of ranks=3, got 2; give as many ranks on each host"),

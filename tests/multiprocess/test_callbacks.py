@@ -37,11 +37,11 @@ from lightning_tgnn import (
     StaticPretraining,
     SvenStrategy,
 )
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.callbacks import exchange_monitor
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import failure
 from lightning_tgnn.files.static_memory import load_static_memory
+from tests.algorithms.schedules.example_outlines import copies
 from tests.multiprocess.ranks import forking, free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 
@@ -414,7 +414,7 @@ def test_parallelism_is_logged_where_ranks_read_in_turn(ranks, folder):
 
 def test_the_lane_that_begins_a_batch_has_rows_and_all_ranks_take_part(ranks):
     """As the outline says: what is asked for and written is of the rank whose lane begins; the other one answers."""
-    outline, steps = DistTGLOutline(epoch=RANKS, store="sharded").of(RANKS), [answer["lanes"] for answer in ranks]
+    outline, steps = copies(epoch=RANKS, sharded=True).outline(), [answer["lanes"] for answer in ranks]
     assert len(steps[0]) == len(steps[1]) == 13
     for turn, of_ranks in enumerate(zip(*steps, strict=True)):
         for rank, sent in enumerate(of_ranks):

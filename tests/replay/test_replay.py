@@ -1,8 +1,9 @@
 """Every strategy equals the replay of its plan; where it approximates nothing, training in one process as well."""
 
 import gc
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 
 import pytest
@@ -24,8 +25,10 @@ from lightning_tgnn import (
     SvenStrategy,
     VertexPartitionStrategy,
 )
+from lightning_tgnn.algorithms import schedules
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS
 from lightning_tgnn.algorithms.schedules import DataParallel, EpochsAndCopies, RoundRobin, WholeGraph
+from lightning_tgnn.strategies import parts
 from lightning_tgnn.strategies.parts import (
     BFloat16,
     HostMemory,
@@ -284,8 +287,8 @@ PARTS = {
     "owners, by destination": ("jodie", DataParallel("destination"), RANGE, UpdatedByOwners(), MeanGradients(1)),
     "three pieces": ("tgn", DataParallel(), RANGE, Pipelined(3, fetch_ahead=False), MeanGradients(1)),
 }
-for number, (name, (model, *parts)) in enumerate(PARTS.items()):
-    CASES += spread(name, (model,), planned(*parts), turned=number)
+for number, (name, (model, *of_plan)) in enumerate(PARTS.items()):
+    CASES += spread(name, (model,), planned(*of_plan), turned=number)
 # Gradients of an embedding table travel as rows, or as part of all that a rank sends.
 STATIC = {"static_dim": 5, "num_nodes": 90}
 CASES += [Case("sven late, static rows", "tgn", sven(1, micro_batches=2), STATIC, (2, 3))]
@@ -474,16 +477,37 @@ CASES += [
 CASES += [Case("vertex partition", model, lambda hosts: VertexPartitionStrategy(), **CUT_GROUPS) for model in RECURRENT]
 
 
-def on_rank(rank, ranks):
+def core(cases):
+    """Return (ranks, number) of the cases of ``make test``: of each name one on 2 ranks, or else on 3.
+
+    It is the case whose model has been taken least. Of each word with which names begin, one more is on 3 ranks, and
+    of each model one on 2 or 3.
+    """
+    of_name, of_word, of_model, taken, found = defaultdict(list), defaultdict(list), defaultdict(list), Counter(), set()
+    for number, case in enumerate(cases):
+        of_name[case.name].append(number)
+        of_word[case.name.split()[0]].append(number)
+        of_model[case.model].append(number)
+    for held, counts in ((of_name, (2, 3)), (of_word, (3,)), (of_model, (2, 3))):
+        for numbers in held.values():
+            on = [[(ranks, number) for number in numbers if ranks in cases[number].ranks] for ranks in counts]
+            if candidates := next(filter(None, on), None):
+                ranks, number = min(candidates, key=lambda one: taken[cases[one[1]].model])
+                taken[cases[number].model] += 1
+                found.add((ranks, number))
+    return found
+
+
+def on_rank(rank, ranks, chosen):
     outcomes = {}
     # Each process group has threads that wake up a hundred times a second as long as it is there: many come last.
-    for number, case in sorted(enumerate(CASES), key=lambda numbered: numbered[1].makes_groups):
-        if ranks in case.ranks:
-            streams.as_torchrun(rank, ranks, 2 if case.on_hosts else 1)
-            outcomes[number] = case.fit(case.strategy(HOSTS[ranks]), ranks)
-            outcomes[number].pop("trainer", None)
-            if isinstance(outcomes[number]["plan"].store, Served):
-                gc.collect()  # all ranks leave the memory process, which so can serve the next case
+    for number in sorted(chosen, key=lambda number: (CASES[number].makes_groups, number)):
+        case = CASES[number]
+        streams.as_torchrun(rank, ranks, 2 if case.on_hosts else 1)
+        outcomes[number] = case.fit(case.strategy(HOSTS[ranks]), ranks)
+        outcomes[number].pop("trainer", None)
+        if isinstance(outcomes[number]["plan"].store, Served):
+            gc.collect()  # all ranks leave the memory process, which so can serve the next case
     return outcomes
 
 
@@ -497,12 +521,23 @@ def one_thread():
 
 
 @cache
-def runs(ranks):
-    """Return the outcome of every case, rank by rank, or why there is none: no case is to start ranks once more."""
+def runs(ranks, chosen):
+    """Return the outcomes of the chosen cases, rank by rank, or why there are none: no case starts ranks once more."""
     try:
-        return run_ranks(on_rank, ranks, timeout=270)
+        return run_ranks(on_rank, ranks, chosen, timeout=270)
     except AssertionError as error:
         return str(error)
+
+
+@pytest.fixture(scope="module")
+def found(request):
+    """Return a function of a number of ranks that runs all cases that are selected on so many, and no others."""
+    chosen = set()
+    for item in request.session.items:
+        if item.module is request.module:
+            of_case = getattr(item, "callspec", None)
+            chosen |= CORE if of_case is None else {(of_case.params["ranks"], of_case.params["number"])}
+    return lambda ranks: runs(ranks, tuple(sorted(number for on, number in chosen if on == ranks)))
 
 
 replays, alone = {}, {}
@@ -584,16 +619,27 @@ def assert_same_answers(outcomes, wanted):
     close(ours, wanted["answer"]["probability"], "probabilities")
 
 
-PARAMETERS = [(ranks, number) for ranks in HOSTS for number, case in enumerate(CASES) if ranks in case.ranks]
-NAMES = [f"{ranks} ranks, {CASES[number].model}, {CASES[number].name}" for ranks, number in PARAMETERS]
+CORE = core(CASES)
+ELSEWHERE = set()
+PARAMETERS = [
+    pytest.param(
+        ranks,
+        number,
+        id=f"{ranks} ranks, {case.model}, {case.name}",
+        marks=() if (ranks, number) in CORE else pytest.mark.full,
+    )
+    for ranks in HOSTS
+    for number, case in enumerate(CASES)
+    if ranks in case.ranks
+]
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("ranks", "number"), PARAMETERS, ids=NAMES)
-def test_every_strategy_equals_its_replay(ranks, number):
-    case, found = CASES[number], runs(ranks)
-    assert not isinstance(found, str), found
-    outcomes = [outcome[number] for outcome in found]
+@pytest.mark.parametrize(("ranks", "number"), PARAMETERS)
+def test_every_strategy_equals_its_replay(ranks, number, found):
+    case, run = CASES[number], found(ranks)
+    assert not isinstance(run, str), run
+    outcomes = [outcome[number] for outcome in run]
     losses, plan = torch.stack([outcome["losses"] for outcome in outcomes], dim=1), outcomes[0]["plan"]
     losses *= case.training.get("accumulate", 1)  # Lightning shows a loss by its share
     assert losses.shape == (case.steps(ranks), ranks)
@@ -621,3 +667,18 @@ def test_every_strategy_equals_its_replay(ranks, number):
         assert_same(outcomes, wanted | {"state": state, "gradients": [wanted["gradients"]] * ranks}, wanted["val"])
         if case.is_graph:
             assert_same_answers(outcomes, wanted)
+
+
+def test_the_core_has_every_part_and_option(found):
+    """Of the options of parts each has two values at least; other tests of `make test` have the ones listed here."""
+    plans = [outcome["plan"] for ranks in (2, 3) for outcome in found(ranks)[0].values()]
+    held = [part for plan in plans for part in (plan.schedule, plan.store, plan.order, plan.updates)]
+    held += [plan.updates.compression for plan in plans if getattr(plan.updates, "compression", None) is not None]
+    kinds = {getattr(parts, name) for name in parts.__all__} | {getattr(schedules, name) for name in schedules.__all__}
+    missing = {kind.__name__ for kind in kinds} - {type(part).__name__ for part in held}
+    assert missing == {"StaleGradients", "RandomChunks", "ShuffledBatches"}
+    values = defaultdict(set)
+    for part in held:
+        for option in fields(part):
+            values[f"{type(part).__name__}.{option.name}"].add(str(getattr(part, option.name)))
+    assert {name for name, found in values.items() if len(found) == 1} == ELSEWHERE

@@ -11,6 +11,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import updates_as_they_are
 from lightning_tgnn.commands.shared.options import name_and_options, names_of
+from lightning_tgnn.strategies.names import strategies_on
 from lightning_tgnn.strategies.runner import PlanRunner
 
 
@@ -47,11 +48,8 @@ def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
     >>> {name: contestant.options for name, contestant in found.items()}
     {'depcache': {}, 'sven:staleness=0:row_cache_mb=0': {'staleness': 0, 'row_cache_mb': 0}}
     """
-    fitting: dict[str, Callable[..., PlanRunner]] = {}
-    for name, entry in StrategyRegistry.items():
-        found = entry["strategy"]
-        if isinstance(found, type) and issubclass(found, PlanRunner) and found.trains_on == kind:
-            fitting[name] = partial(found, **entry["init_params"])  # what the name means in a Trainer
+    # What the name means in a Trainer.
+    fitting = {name: partial(one, **StrategyRegistry[name]["init_params"]) for name, one in strategies_on(kind).items()}
     entries = names_of("strategies", text, fitting, lambda entry: entry.partition(":")[0])
     return {written: _contestant(written, fitting) for written in entries}
 
@@ -72,7 +70,7 @@ def said_of_plain_gradients(contestants: Mapping[str, Contestant], measured: ran
     return lines
 
 
-def _contestant(written: str, classes: dict[str, Callable[..., PlanRunner]]) -> Contestant:
+def _contestant(written: str, classes: Mapping[str, Callable[..., PlanRunner]]) -> Contestant:
     name, options = name_and_options("strategies", written)
     contestant = Contestant(classes[name], options)
     contestant.strategy()  # before processes are started: a mistake is said once

@@ -18,7 +18,7 @@ from lightning_tgnn.commands.plan.measure import Measurements
 from lightning_tgnn.commands.plan.recipe import epochs_of
 from lightning_tgnn.commands.plan.remote_rows import changed
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, compressed_name, compressing_name
-from lightning_tgnn.commands.simulate.plans import CUT_COPIES, OPTIONS, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.schedule import DESTINATION
@@ -150,8 +150,9 @@ class Candidates:
         at_once: int,
         copies: float,
     ) -> Candidate:
-        known = {option: value for option, value in options.items() if option in OPTIONS[name]}
-        plan = SimulatedPlan(name, name, {**known, **only_simulated})
+        shares = {share: value for share, value in only_simulated.items() if share in SHARES}
+        known = {option: value for option, value in only_simulated.items() if option not in SHARES}
+        plan = SimulatedPlan(name, name, {**options, **known}, shares)
         ranks, links = self.cluster.ranks, self.cluster.links
         outline, given = plan.outline(ranks), self._costs(plan.measured_as)
         times, larger = self.measured.turn_of(size), size / self.measured.batch_size
@@ -190,7 +191,7 @@ class Candidates:
             "disttgl": {"memory": ranks},
             CUT_COPIES: {"store": "sharded", "minibatch": ranks},
         }
-        plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}) | self._shares(name))
+        plan = SimulatedPlan(name, name.partition(":")[0], options.get(name, {}), self._shares(name))
         outline, layout = plan.outline(ranks), RankLayout.of(ranks)
         costs = given.of(plan, outline, ranks, Links())
         found = calibrated(outline, layout, costs, self.measured.strategies[name].seconds_per_turn)

@@ -116,8 +116,7 @@ def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -
 
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
     layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
-    plan.check_hosts(ranks, options.hosts)
-    outline = plan.outline(ranks)
+    outline = plan.outline(ranks, options.hosts)
     taken = costs.of_plan(plan).of(plan, outline, ranks, options.links)
     return simulated(outline, layout, taken, options.turns)
 

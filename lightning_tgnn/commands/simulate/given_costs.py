@@ -11,7 +11,6 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
-from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
 from lightning_tgnn.checks import (
@@ -26,9 +25,9 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.simulate.plans import CUT_COPIES, OPTIONS, SHARES, SimulatedPlan
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan, strategies_on_events
 from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
-from lightning_tgnn.types.outline import ALL_TO_ALL, Outline
+from lightning_tgnn.types.outline import ALL_TO_ALL, Outline, RowShares
 
 _PARTS = ("seconds", "bytes", "batch_size", "shares")
 _PLANS = (
@@ -89,8 +88,8 @@ class GivenCosts:
         if compression is not None:
             seconds[COMPRESS] = self.seconds.get(compressing_name(compression), 0.0)
         if plan.name == "pipetgl":
-            pipeline = PipeTGLOutline(**{name: plan.options[name] for name in plan.options if name != "staleness"})
-            known.setdefault("hand", pipeline.repeated * known.get("updates", 0.0))
+            repeated = RowShares(**plan.shares).repeated
+            known.setdefault("hand", repeated * known.get("updates", 0.0))
             known.setdefault("weights", _ADAM * known.get("gradients", 0.0))
         if compression is not None and "gradients" in known:
             known["gradients"] = self._compressed(compression)
@@ -168,7 +167,7 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
         requirement = "strategies with their seconds, and nothing else"
         raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
     for name in each:
-        check_choice("a strategy of stages", name, {*OPTIONS, CUT_COPIES})
+        check_choice("a strategy of stages", name, {*strategies_on_events(), CUT_COPIES})
     found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 

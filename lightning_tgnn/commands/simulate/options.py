@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.simulate.given_costs import read_link
-from lightning_tgnn.commands.simulate.plans import OPTIONS
+from lightning_tgnn.commands.simulate.plans import strategies_on_events
 from lightning_tgnn.commands.simulate.snapshot_forecasts import SNAPSHOT_OPTIONS
 from lightning_tgnn.files.whole import check_ending
 
@@ -39,10 +39,11 @@ Options of a strategy follow its name after colons, with values as in YAML:
   depcomm, depcache   staleness=0
   all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_NAME, which powersgd
             needs; each takes the seconds of compress_NAME)
-  pipetgl   groups=1, targets_first=true, pass_on=false, sampling=background (ahead, at_once), gather_ahead=true,
-            sends=gradients (weights_and_moments), targets=0.5 (share of rows that the batch before changes),
-            repeated=0.5 (share of written rows that the next batch writes), staleness (M - 1 of M ranks)
+  pipetgl   groups=1, targets_first=true, pass_on=false, sends=gradients (weights_and_moments), staleness (M - 1 of M
+            ranks), targets=0.5 (share of rows that the batch before changes), repeated=0.5 (share of written rows that
+            the next batch writes)
   disttgl   minibatch=1, epoch=1, memory (as many as ranks allow), fetch_ahead=true, store=served (sharded), ahead=0
+Their other arguments are taken, too; those that change no stage change nothing here.
 
 Strategies on snapshots forecast an epoch: its seconds, the share of them for which ranks wait, the share in which the
 processes of a device run graph and NN operators at once, and the bytes that travel.
@@ -164,7 +165,7 @@ class SimulateOptions:
             cure = "separate them by commas"
             raise InvalidArgumentError(refusal("strategy", "names of strategies", self.strategy, cure))
         for word in written:
-            check_choice("strategy", word.split(":")[0], {*OPTIONS, *SNAPSHOT_OPTIONS})
+            check_choice("strategy", word.split(":")[0], {*strategies_on_events(), *SNAPSHOT_OPTIONS})
         return list(dict.fromkeys(written))
 
     @property

@@ -1,43 +1,31 @@
-"""Strategies by name, as outlines: what the simulator needs of a plan, without the classes that run it."""
+"""Strategies by name, with their options, as the simulator takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
-from lightning_tgnn.algorithms.schedules.outlines import (
-    CUT,
-    SERVED,
-    data_parallel,
-    in_order,
-    mean_gradients,
-    pipelined,
-    updated_by_owners,
-)
-from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.algorithms.schedules.outlines import CUT
+from lightning_tgnn.checks import check_choice
 from lightning_tgnn.commands.shared.options import name_and_options
-from lightning_tgnn.types.outline import Outline, Stage
+from lightning_tgnn.types import Plan
+from lightning_tgnn.types.outline import Outline, RowShares
 
-_COMPRESSION = "gradient_compression"
-_PIPELINES: dict[str, type[PipeTGLOutline] | type[DistTGLOutline]] = {
-    "disttgl": DistTGLOutline,
-    "pipetgl": PipeTGLOutline,
-}
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "depcache": ("staleness", _COMPRESSION),
-    "depcomm": ("staleness", _COMPRESSION),
-    "sven": ("staleness", "micro_batches", "ahead", "remote", _COMPRESSION),
-    **{name: tuple(field.name for field in fields(kind)) for name, kind in _PIPELINES.items()},
-}
+if TYPE_CHECKING:
+    from lightning_tgnn.strategies.runner import PlanRunner
+
 CUT_COPIES = f"disttgl:store={CUT}"
 """The strategy whose stages take something else where rows are cut over ranks."""
-SHARES = ("targets", "repeated", "ahead")
-"""Options that are shares of rows, which go by the stream."""
-_STALENESS = {"depcache": 0, "depcomm": 0, "sven": 1}
+SHARES = tuple(share.name for share in fields(RowShares))
+
+
+def strategies_on_events() -> dict[str, Callable[..., PlanRunner]]:
+    """Return the strategies on streams by name."""
+    from lightning_tgnn.strategies.names import strategies_on  # and with it Lightning, which --help does without
+
+    return strategies_on("events")
 
 
 @dataclass(frozen=True)
@@ -47,12 +35,14 @@ class SimulatedPlan:
     Attributes:
         written: As the user wrote it.
         name: Of the strategy.
-        options: What differs from its defaults.
+        options: Arguments of the strategy.
+        shares: What goes by the stream, as far as the user has said it.
     """
 
     written: str
     name: str
     options: dict[str, Any]
+    shares: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, written: str) -> SimulatedPlan:
@@ -64,25 +54,32 @@ class SimulatedPlan:
         >>> SimulatedPlan.of("sven:micro_batches=2").outline(4).stages[4].share
         0.5
         """
-        name, options = name_and_options("strategy", written)
-        check_choice("strategy", name, OPTIONS)
-        for option in options:
-            check_choice(f"option of {name}", option, OPTIONS[name])
-        if options.get(_COMPRESSION) is not None:
-            check_choice(f"{_COMPRESSION} of {name}", options[_COMPRESSION], COMPRESSIONS)
-        plan = cls(written, name, options)
-        if name == "pipetgl":
-            plan._pipeline()
-        elif name == "disttgl":
-            plan.copies(0)
-        else:
-            plan.outline(1)
+        name, given = name_and_options("strategy", written)
+        kinds = strategies_on_events()
+        kind = kinds[check_choice("strategy", name, kinds)]
+        known = [one.name for one in signature(kind).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        plan = cls(written, name, {option: value for option, value in given.items() if option in known})
+        read = plan.plan(plan.fewest_ranks).order.shares
+        for option in given:
+            check_choice(f"option of {name}", option, [*known, *read])
+        plan = replace(plan, shares={option: value for option, value in given.items() if option in read})
+        plan.outline(plan.fewest_ranks)
         return plan
+
+    @property
+    def fewest_ranks(self) -> int:
+        """The fewest ranks on which there is such a plan."""
+        counts = [self.options.get(name) or 1 for name in ("groups", "minibatch", "epoch", "memory")]
+        fewest = 1
+        for count in counts:
+            fewest *= count if isinstance(count, int) and count > 0 else 1
+        staleness = self.options.get("staleness") if self.name == "pipetgl" else None
+        return fewest * (1 + staleness) if isinstance(staleness, int) and staleness > 0 else fewest
 
     @property
     def compression(self) -> str | None:
         """The name of the gradient compression; None sends gradients as they are."""
-        return self.options.get(_COMPRESSION)
+        return self.options.get("gradient_compression")
 
     @property
     def measured_as(self) -> str:
@@ -90,70 +87,27 @@ class SimulatedPlan:
         return CUT_COPIES if self.options.get("store") == CUT else self.name
 
     def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
-        """Return the plan with the shares of rows that it takes and its options leave open."""
-        taken = {name: share for name, share in shares.items() if name in OPTIONS[self.name]}
-        if self.name == "disttgl" and not self.copies(0).asks_ahead:
-            taken.pop("ahead", None)
-        return replace(self, options={**taken, **self.options})
+        """Return the plan with the shares of rows that it depends on and that the user has not said."""
+        read = self.plan(self.fewest_ranks).order.shares
+        return replace(self, shares={**{name: shares[name] for name in shares if name in read}, **self.shares})
 
-    def outline(self, ranks: int) -> Outline:
+    def plan(self, ranks: int, hosts: int = 1) -> Plan:
+        """Return the plan of so many ranks; where no copies of node memory are given, of as many as there can be.
+
+        Raises:
+            InvalidArgumentError: The ranks or the hosts do not fit the strategy.
+        """
+        options = dict(self.options)
+        if self.name == "disttgl" and options.get("memory") is None:
+            alone = {**options, "memory": 1}
+            sharing = SimulatedPlan(self.written, self.name, alone).fewest_ranks
+            options["memory"] = max(ranks // sharing, 1)
+        return strategies_on_events()[self.name](**options).plan_for(ranks, hosts)
+
+    def outline(self, ranks: int, hosts: int = 1) -> Outline:
         """Return what turns of so many ranks consist of.
 
-        Args:
-            ranks: Of all hosts.
-
         Raises:
-            InvalidArgumentError: The ranks do not fit the strategy, or the staleness is out of range.
+            InvalidArgumentError: The ranks or the hosts do not fit the strategy, or a share has a value that cannot be.
         """
-        if self.name == "disttgl":
-            return self.copies(ranks).of(ranks)
-        if self.name == "pipetgl":
-            return self._pipeline().of(ranks)
-        options = dict(self.options)
-        delay = options.pop("staleness", _STALENESS[self.name])
-        check_int("staleness", delay, minimum=0, cure="0 waits for gradients, 1 applies them a turn late")
-        if delay > 1:
-            raise InvalidArgumentError(refusal("staleness", "0 or 1", delay, "1 applies gradients a turn late"))
-        compression = options.pop(_COMPRESSION, None)
-        order = _ORDERS[self.name](**options)
-        return data_parallel(self.name, order, mean_gradients(order, delay, compression), delay=delay)
-
-    def check_hosts(self, ranks: int, hosts: int) -> None:
-        """Refuse served copies of node memory over several hosts, whose ranks one process could not serve.
-
-        Raises:
-            InvalidArgumentError: Copies are served, and their number is no multiple of the hosts.
-        """
-        if self.name != "disttgl" or (plan := self.copies(ranks)).store != SERVED:
-            return
-        if plan.memory % hosts:
-            requirement = f"a multiple of the {hosts} hosts: a copy of node memory lies on one"
-            cure = "take as many, or store=sharded"
-            raise InvalidArgumentError(refusal("memory", requirement, plan.memory, cure))
-
-    def copies(self, ranks: int) -> DistTGLOutline:
-        """Return i, j and k of so many ranks: where no k is given, as many copies as there are ranks for."""
-        options = {"memory": None, **self.options}
-        _check_flags("disttgl", options, ("fetch_ahead",))
-        if options["memory"] is None:
-            own = DistTGLOutline(**{**options, "memory": 1})
-            options["memory"] = max(ranks // (own.minibatch * own.epoch), 1)
-        return DistTGLOutline(**options)
-
-    def _pipeline(self) -> PipeTGLOutline:
-        _check_flags("pipetgl", self.options, ("targets_first", "pass_on", "gather_ahead"))
-        return PipeTGLOutline(**self.options)
-
-
-def _check_flags(strategy: str, options: Mapping[str, object], names: Sequence[str]) -> None:
-    for name in names:
-        value = options.get(name, True)
-        if not isinstance(value, bool):
-            raise InvalidArgumentError(refusal(f"{name} of {strategy}", "true or false", value, "give one of them"))
-
-
-_ORDERS: dict[str, Callable[..., tuple[Stage, ...]]] = {
-    "depcache": in_order,
-    "depcomm": updated_by_owners,
-    "sven": pipelined,
-}
+        return self.plan(ranks, hosts).outline(self.name, RowShares(**self.shares))

@@ -26,7 +26,7 @@ from lightning_tgnn.types import (
     UpdatedRows,
     has_stages,
 )
-from lightning_tgnn.types.outline import Stage
+from lightning_tgnn.types.outline import RowShares, Stage
 
 _Answer = TypeVar("_Answer")
 
@@ -42,7 +42,7 @@ class InOrder(OrderPart):
         assert task is not None
         return task.default_stage_order
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
         return whole_turns() if isinstance(store, HostMemory) else in_order(**store.travels)
 
@@ -59,7 +59,7 @@ class UpdatedByOwners(OrderPart):
         assert isinstance(task.state_store, ShardedStateStore)
         return OwnersOrder(task.state_store)
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn."""
         return updated_by_owners()
 
@@ -70,16 +70,21 @@ class TargetsFirst(OrderPart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 
+    @property
+    def shares(self) -> frozenset[str]:
+        """Which shares of rows the stages depend on."""
+        return frozenset({"targets", "repeated"})
+
     def open(self, run: Run, task: NodeStateTask[object] | None) -> TargetsFirstOrder:
         """Return the order over the task's store."""
         assert task is not None
         assert isinstance(task.state_store, PipelineStore)
         return TargetsFirstOrder(task.state_store)
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
-        """Return the stages of a turn; half of the rows change from batch to batch, for that depends on the stream."""
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
+        """Return the stages of a turn."""
         assert isinstance(store, HostMemory)
-        return PipeTGLOutline(pass_on=store.pass_on).stages()
+        return PipeTGLOutline(pass_on=store.pass_on, targets=shares.targets, repeated=shares.repeated).stages()
 
 
 @dataclass(frozen=True)

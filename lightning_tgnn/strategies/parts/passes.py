@@ -22,7 +22,7 @@ from lightning_tgnn.types import (
     StateUpdate,
     StorePart,
 )
-from lightning_tgnn.types.outline import Stage
+from lightning_tgnn.types.outline import RowShares, Stage
 
 _Answer = TypeVar("_Answer")
 
@@ -51,14 +51,14 @@ class ReadOnce(OrderPart):
         assert task is not None
         return ReadOnceOrder(task.state_store, run.kept_rows, fetch_ahead=self.fetch_ahead)
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn over served or sharded node state.
 
         Raises:
             InvalidArgumentError: ``store`` is neither `Served` nor `Sharded`.
         """
         if not isinstance(store, Served | Sharded):
-            return super().stages(store)
+            return super().stages(store, shares)
         return read_once(CUT if isinstance(store, Sharded) else SERVED, fetch_ahead=self.fetch_ahead)
 
 

@@ -24,7 +24,7 @@ from lightning_tgnn.types import (
     UpdatedRows,
 )
 from lightning_tgnn.types.layout import STATE
-from lightning_tgnn.types.outline import Stage
+from lightning_tgnn.types.outline import RowShares, Stage
 
 ADAPTIVE = "adaptive"
 _Answer = TypeVar("_Answer")
@@ -47,6 +47,11 @@ class Pipelined(OrderPart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "pieces"})
 
+    @property
+    def shares(self) -> frozenset[str]:
+        """Which shares of rows the stages depend on."""
+        return frozenset({"ahead", "remote"} if self.fetch_ahead else {"remote"})
+
     def __post_init__(self) -> None:
         check_bool("fetch_ahead", self.fetch_ahead, usual=True)
         if self.micro_batches == ADAPTIVE:
@@ -66,9 +71,10 @@ class Pipelined(OrderPart):
             _announce_batches(run, store)
         return PipelinedOrder(store, count, fetch_ahead=self.fetch_ahead, on_arrival=run.send_gradients)
 
-    def stages(self, store: StorePart) -> tuple[Stage, ...]:
-        """Return the stages of a turn, as if no row could be asked for ahead: how many can depends on the stream."""
-        return pipelined(self.micro_batches if isinstance(self.micro_batches, int) else 1)
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
+        """Return the stages of a turn; of an adaptive number of micro-batches those of one."""
+        count = self.micro_batches if isinstance(self.micro_batches, int) else 1
+        return pipelined(count, ahead=shares.ahead if self.fetch_ahead else 0.0, remote=shares.remote)
 
 
 class PipelinedOrder:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients, pipelined
 from lightning_tgnn.algorithms.schedules.parallelism import parallelisms, sharing_ranks
@@ -13,6 +12,7 @@ from lightning_tgnn.algorithms.schedules.planner import Candidate, Cluster, Stre
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
+from tests.algorithms.schedules.example_outlines import copies
 
 LINKS = Links(Link(0, 1e10), Link(0, 1e7))
 COSTS = Costs({"update": 0.002, "backward": 0.02, "step": 0.001}, {"gradients": 1e6}, LINKS)
@@ -24,7 +24,7 @@ def stream(largest, max_loss=0.5):
 
 
 def copies_of(found, batch, machines):
-    outline = DistTGLOutline(*found).of(found.minibatch * found.epoch * found.memory)
+    outline = copies(*found).outline()
     at_once = found.minibatch * found.epoch * found.memory
     sharing = batch * found.minibatch
     return Candidate("disttgl", found._asdict(), outline, COSTS, batch, sharing, at_once, found.memory / machines)
@@ -86,7 +86,7 @@ def test_among_plans_as_fast_the_least_stale_is_recommended():
         (PipeTGLOutline(pass_on=True).of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 3 * 100),
         (PipeTGLOutline(pass_on=True, groups=2).of(4), {"hand": 10.0, "gradients": 100.0}, 10 + 100 + 100),
         (PipeTGLOutline(pass_on=True, groups=4).of(4), {"hand": 10.0, "gradients": 100.0}, 2 * 3 / 4 * 100),
-        (DistTGLOutline(memory=4).of(4), {"gradients": 100.0}, 150),
+        (copies(memory=4).outline(), {"gradients": 100.0}, 150),
     ],
 )
 def test_bytes_are_those_that_reach_others(outline, sent, bytes_sent):
@@ -96,7 +96,7 @@ def test_bytes_are_those_that_reach_others(outline, sent, bytes_sent):
 
 
 def test_the_simulator_says_what_was_measured_once_it_is_calibrated():
-    outline, layout = DistTGLOutline(memory=2).of(2), RankLayout.of(2)
+    outline, layout = copies(memory=2).outline(), RankLayout.of(2)
     found = calibrated(outline, layout, COSTS, 0.05)
     assert simulate(outline, layout, found, 24).period == pytest.approx(0.05, rel=1e-4)
     shares = {name: float(found.seconds[name]) / seconds for name, seconds in COSTS.seconds.items()}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
@@ -15,8 +14,8 @@ from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
-from lightning_tgnn.types.outline import After, Outline, Stage
-from tests.algorithms.schedules.example_outlines import CUT, DATA_PARALLEL, PIPELINES, SERVED
+from lightning_tgnn.types.outline import USUAL_SHARES, After, Outline, Stage
+from tests.algorithms.schedules.example_outlines import CUT, DATA_PARALLEL, PIPELINES, SERVED, copies
 from tests.algorithms.schedules.slow_simulator import slowly
 
 AT_ONCE = Links(Link(0, 1e30), Link(0, 1e30))
@@ -89,9 +88,8 @@ def test_every_moment_is_that_of_a_simulation_action_by_action(data):
     if kind == 0:
         outline, ranks = data.draw(st.sampled_from(DATA_PARALLEL)), data.draw(st.integers(1, 5))
     elif kind < 3:
-        served = data.draw(st.sampled_from((SERVED, CUT)[kind - 1]))
-        ranks = served.minibatch * served.epoch * served.memory
-        outline = served.of(ranks)
+        plan, shares = data.draw(st.sampled_from(([(plan, USUAL_SHARES) for plan in SERVED], CUT)[kind - 1]))
+        outline, ranks = plan.outline("disttgl", shares), plan.layout.ranks
     else:
         pipeline = data.draw(st.sampled_from(PIPELINES))
         ranks = pipeline.groups * data.draw(st.integers(1, 3))
@@ -192,7 +190,7 @@ def test_reordering_and_direct_transfer_shorten_the_chain():
 
 def test_the_process_that_serves_a_copy_is_what_many_lanes_hang_on():
     """By hand: of each turn it has the reads of two ranks, 2 each and 4/3 times that for 2 passes, and two writes."""
-    outline, layout = DistTGLOutline(2, 2, 1).of(4), RankLayout.of(4)
+    outline, layout = copies(2, 2, 1).outline(), RankLayout.of(4)
     costs = {"serve": 2.0, "store": 3.0, "backward": 1.0}
     assert simulate(outline, layout, Costs(costs, links=AT_ONCE), 16).period == pytest.approx(2 * 2 * 4 / 3 + 2 * 3)
     costs["backward"] = 20.0  # reads and writes of a lane have two turns
@@ -202,7 +200,7 @@ def test_the_process_that_serves_a_copy_is_what_many_lanes_hang_on():
 def test_copies_that_are_cut_meet_among_their_own_ranks():
     """By hand: of each turn the lane of one rank asks for 4/3 of 30 bytes and sends 12, at one byte a second."""
     slow = Links(Link(0, 1e30), Link(0, 1.0))
-    outline, sent = DistTGLOutline(1, 2, 2, store="sharded").of(4), {"rows": 30.0, "updates": 12.0}
+    outline, sent = copies(1, 2, 2, sharded=True).outline(), {"rows": 30.0, "updates": 12.0}
     apart = RankLayout((0, 1, 0, 1))  # each copy over both hosts, whose links carry those of both copies
     assert simulate(outline, apart, Costs({}, sent, slow), 8).period == pytest.approx(2 * (40 + 12))
     beside = RankLayout.of(4, per_host=2)

@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.disttgl import DistTGLOutline
 from lightning_tgnn.algorithms.schedules.outlines import pipelined
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.types import Pass, RankLayout
-from lightning_tgnn.types.layout import families_of
+from lightning_tgnn.types import Pass
 from lightning_tgnn.types.outline import After, Reads
-from tests.algorithms.schedules.example_outlines import CUT, DATA_PARALLEL, PIPELINES, SERVED
+from tests.algorithms.schedules.example_outlines import CUT, DATA_PARALLEL, PIPELINES, SERVED, copies
 
 
 @pytest.mark.parametrize("outline", DATA_PARALLEL, ids=lambda outline: outline.name)
@@ -33,38 +31,35 @@ def test_pipelines_have_no_fault_whatever_is_on(length):
         assert faults(programs(outline, ranks, 3), outline, ranks) == [], pipeline
 
 
-SERVED_RANKS = [(served, served.minibatch * served.epoch * served.memory) for served in SERVED]
-
-
-@pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS, ids=str)
-def test_served_copies_have_no_fault(served, ranks):
-    outline = served.of(ranks)
+@pytest.mark.parametrize("served", SERVED)
+def test_served_copies_have_no_fault(served):
+    outline, ranks = served.outline(), served.layout.ranks
     assert faults(programs(outline, ranks, 5), outline, ranks) == []
 
 
-@pytest.mark.parametrize("cut", CUT, ids=str)
-def test_copies_that_are_cut_have_no_fault(cut):
+@pytest.mark.parametrize(("cut", "shares"), CUT)
+def test_copies_that_are_cut_have_no_fault(cut, shares):
     """Rows and writes travel among the ranks of a copy, gradients among all; ranks of all lanes take part."""
-    ranks = cut.minibatch * cut.epoch * cut.memory
-    outline = cut.of(ranks)
+    outline, ranks = cut.outline("disttgl", shares), cut.layout.ranks
     written = programs(outline, ranks, 5)
     assert faults(written, outline, ranks) == []
-    sharing = ranks // cut.memory
+    sharing = len(cut.layout.copies[0])
     for action in written[ranks - 1, "links"]:
         others = range(ranks) if action.stage == "gradients" else range(ranks - sharing, ranks)
         assert action.meets == tuple(others)
-    assert len(written[0, "links"]) == 5 * (4 if cut.ahead else 3)
+    assert len(written[0, "links"]) == 5 * (4 if shares.ahead else 3)
 
 
-@pytest.mark.parametrize(("served", "ranks"), SERVED_RANKS[::2], ids=str)
-def test_the_process_of_a_copy_has_what_the_schedule_says_in_its_order(served, ranks):
+@pytest.mark.parametrize("served", SERVED[::2])
+def test_the_process_of_a_copy_has_what_the_schedule_says_in_its_order(served):
     """(R0 ... R[i-1]) (W0 ... W[i-1]) of the lane that begins a batch, turn by turn."""
-    layout, over = RankLayout.of(ranks, families=families_of(ranks, served.memory)), Pass(100, 2, epoch=0)
-    written = programs(served.of(ranks), ranks, 4 * served.epoch)
+    layout, over, epoch = served.layout, Pass(100, 2, epoch=0), served.schedule.epoch
+    ranks = layout.ranks
+    written = programs(served.outline(), ranks, 4 * epoch)
     turns = [served.schedule.turns(layout, rank, over) for rank in range(ranks)]
     for sharing in layout.copies:
         expected = []
-        for number in range(4 * served.epoch):
+        for number in range(4 * epoch):
             expected += [("serve", rank, number) for rank in sharing if turns[rank][number].reads]
             expected += [("store", rank, number) for rank in sharing if turns[rank][number].writes]
         found = [(action.stage, action.rank, action.turn) for action in written[sharing[0], "server"]]
@@ -102,8 +97,8 @@ IN_TURN = PipeTGLOutline(sends="weights_and_moments")
 TWO = PipeTGLOutline(groups=2)
 SVEN = next(outline for outline in DATA_PARALLEL if outline.name == "sven" and outline.staleness)
 AHEAD = next(outline for outline in DATA_PARALLEL if any(stage.name == "ahead" for stage in outline.stages))
-COPIES = DistTGLOutline(2, 2, 1)
-CUT_COPIES = DistTGLOutline(1, 2, 2, store="sharded")
+COPIES = copies(2, 2, 1).outline()
+CUT_COPIES = copies(1, 2, 2, sharded=True).outline()
 DEPCACHE = DATA_PARALLEL[0]
 
 
@@ -163,13 +158,13 @@ DEPCACHE = DATA_PARALLEL[0]
             "deadlock: targets of rank",
         ),
         (
-            with_stage(COPIES.of(4), "store", on="worker"),
+            with_stage(COPIES, "store", on="worker"),
             4,
             "state: serve of rank 2 in turn 1 may miss store of rank 0 in turn 0",
         ),
-        (moved(COPIES.of(4), "serve", "store"), 4, "deadlock: "),
+        (moved(COPIES, "serve", "store"), 4, "deadlock: "),
         (
-            with_stage(CUT_COPIES.of(4), "gradients", in_copy=True),
+            with_stage(CUT_COPIES, "gradients", in_copy=True),
             4,
             "weights: step of rank 0 in turn 0 does not wait for the gradient of backward of rank 2 in turn 0",
         ),
@@ -280,7 +275,7 @@ def test_what_cannot_be_an_outline_is_refused():
     with pytest.raises(InvalidArgumentError, match="staleness must be at most 1 in a pipeline of 2, got 2; take more"):
         PipeTGLOutline(staleness=2).of(2)
     with pytest.raises(InvalidArgumentError, match="ranks must be a multiple of 2 copies times 1 lanes, got 3; let ep"):
-        DistTGLOutline(1, 1, 2).of(2).length(3)
+        copies(1, 1, 2).outline().length(3)
     with pytest.raises(InvalidArgumentError, match="staleness must be left out with weights, got 1; leave it out"):
         PipeTGLOutline(staleness=1, sends="weights_and_moments")
     with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights_and_moments'"):
