@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 DOCS_INSTALLED := .venv/.docs-installed
 
-.PHONY: quickstart test loops lint bench scale docs clean
+.PHONY: quickstart test test-full loops lint bench scale docs clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
@@ -16,12 +16,19 @@ quickstart: $(INSTALLED)
 LOOPS := $(addprefix tests/,algorithms/partitions algorithms/streams algorithms/traffic models/memory)
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --durations 20
 
+ALL := $(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests
+
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint loops
-	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --doctest-modules lightning_tgnn tests $(LOOPS:%=--ignore %)
+	$(ALL) -m "not full" $(LOOPS:%=--ignore %)
+
+# The tests that `make test` leaves out, too: every strategy with every model, mutated files, faults at every stage.
+test-full: $(INSTALLED)
+	$(MAKE) loops
+	$(ALL)
 
 loops: .venv/.loops-cached
-	$(PYTEST) --numprocesses 2 --dist loadfile $(LOOPS)
+	$(PYTEST) --numprocesses 2 --dist loadfile -m "not full" $(LOOPS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -88,7 +88,7 @@ def test_a_command_exists_with_its_options(where, line, in_filled, capsys):
     if program == "lightning-tgnn":
         check_own_command(arguments, capsys)
     elif program == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets)
     elif program == "python" and arguments[:3] == ["-m", "pip", "install"]:
         check_pip(arguments[3:])

@@ -5,8 +5,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "lightning_tgnn"
 TABLE = Path(__file__).parents[1] / "docs" / "architecture.md"
 
@@ -68,30 +66,34 @@ def folder_of(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_follow_the_table(path):
-    own = folder_of(path)
-    if ALLOWED[own] is None:
-        return
-    for module in imported_by(path):
-        if module.split(".")[0] == "lightning_tgnn":
-            target = module.split(".")[1]
-            assert target == own or target in ALLOWED[own], f"{path}: {own} must not import {target}"
+def test_imports_follow_the_table():
+    wrong = []
+    for path in files():
+        own = folder_of(path)
+        ours = [module.split(".")[1] for module in imported_by(path) if module.startswith("lightning_tgnn.")]
+        allowed = ALLOWED[own]
+        wrong += [f"{path}: {target}" for target in ours if allowed is not None and target not in {own, *allowed}]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late(path):
-    top_level = ast.Module(
-        body=[n for n in tree_of(path).body if isinstance(n, (ast.Import, ast.ImportFrom))],
-        type_ignores=[],
-    )
-    assert not {module.split(".")[0] for module in imported_modules(top_level)} & (LATE | POSIX_ONLY)
+def test_libraries_that_are_heavy_or_not_everywhere_are_imported_late():
+    wrong = []
+    for path in files():
+        top = [node for node in tree_of(path).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        found = {module.split(".")[0] for module in imported_modules(ast.Module(body=top, type_ignores=[]))}
+        wrong += [f"{path}: {module}" for module in found & (LATE | POSIX_ONLY)]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=lambda path: path.name)
-def test_algorithms_are_pure(path):
-    for module in imported_by(path):
-        assert not any(module == name or module.startswith(f"{name}.") for name in PURE), module
+def test_algorithms_are_pure():
+    wrong = []
+    for path in (PACKAGE / "algorithms").rglob("*.py"):
+        wrong += [f"{path}: {name}" for name in PURE for module in imported_by(path) if is_within(module, name)]
+    assert not wrong, "\n".join(wrong)
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
 def test_test_files_can_be_collected_together():
@@ -111,9 +113,8 @@ def test_only_comm_exchanges_data():
             assert not any(module.startswith("torch.distributed") for module in modules), path
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_is_longer_than_its_subject(path):
-    assert len(path.read_text().splitlines()) <= LONGEST
+def test_no_file_is_longer_than_its_subject():
+    assert not [path for path in files() if len(path.read_text().splitlines()) > LONGEST]
 
 
 def bare_any(tree: ast.AST):

@@ -46,8 +46,7 @@ class Groups:
         rng = np.random.default_rng(epoch)
         lengths = [len(over.snapshots_of(group)) for group in over.order]
         forward, backward = (tuple(rng.random(length) ** 3 for length in lengths) for _ in range(2))
-        exchange = tuple(rng.random(len(lengths)).tolist())
-        return {"forward": forward, "backward": backward, "exchange": exchange, "too_large": frozenset(over.order[:1])}
+        return {"forward": forward, "backward": backward}
 
     def turn(self, turns, number, weights):
         """Return the loss of each rank: of the groups that it ends; several that end one share it."""

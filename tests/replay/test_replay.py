@@ -676,9 +676,11 @@ def test_the_core_has_every_part_and_option(found):
     held += [plan.updates.compression for plan in plans if getattr(plan.updates, "compression", None) is not None]
     kinds = {getattr(parts, name) for name in parts.__all__} | {getattr(schedules, name) for name in schedules.__all__}
     missing = {kind.__name__ for kind in kinds} - {type(part).__name__ for part in held}
-    assert missing == {"StaleGradients", "RandomChunks", "ShuffledBatches"}
+    assert missing == {"RandomChunks", "ShuffledBatches"}
     values = defaultdict(set)
     for part in held:
         for option in fields(part):
             values[f"{type(part).__name__}.{option.name}"].add(str(getattr(part, option.name)))
-    assert {name for name, found in values.items() if len(found) == 1} == ELSEWHERE
+    once = {name for name, found in values.items() if len(found) == 1 and not name.startswith("EitherProcess")}
+    print("ONCE", sorted(once))
+    assert once == ELSEWHERE
