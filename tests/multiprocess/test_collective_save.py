@@ -23,7 +23,7 @@ from tests.multiprocess.training import QuietLinks, as_torchrun, build, fit
 RESUMED = ("sven", "sven, int8", "sven, powersgd", "pipetgl, two copies", "disttgl, passes", "cdfgnn")
 """Each loads what the others do not: rows, residuals, turns, copies, kept rows, caches."""
 WRITTEN = [name for name in STRATEGIES if name != "depcache"]
-MOVED = {"sven": "depcache", "pipetgl, sharded": "pipetgl, sharded", "cdfgnn": "cdfgnn"}
+MOVED = {"sven": "depcache", "pipetgl": "pipetgl", "cdfgnn": "cdfgnn"}
 """What goes on with which checkpoint on other numbers of ranks."""
 
 

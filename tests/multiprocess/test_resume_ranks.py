@@ -29,7 +29,7 @@ STRATEGIES = {
     "depcache": DepCacheStrategy,
     "pipetgl": PipeTGLStrategy,
     "pipetgl, weights and moments": lambda: PipeTGLStrategy(sends="weights_and_moments"),
-    "pipetgl, passed on": lambda: PipeTGLStrategy(pass_on=True),
+    "pipetgl, one cycle": lambda: PipeTGLStrategy(pass_on=True),
     "pipetgl, two copies": lambda: PipeTGLStrategy(groups=2),
     "disttgl": lambda: DistTGLStrategy(minibatch="auto", epoch=2, max_loss=0.01, scale_epochs=True),  # 1 x 2 x 2
     "disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2, store="sharded"),
@@ -68,7 +68,7 @@ def options(name):
     schedule = partial(OneCycleLR, max_lr=1e-2) if name.startswith("sven") or name.endswith("one cycle") else None
     more = {}
     # Each rank has a loss of its own, the later ones of disttgl none in their first turns, and all have one rate.
-    if name in ("depcache", "pipetgl, weights", "disttgl, sharded in passes"):
+    if name in ("depcache", "pipetgl, weights and moments", "disttgl, sharded in passes"):
         schedule = partial(ReduceLROnPlateau, factor=0.9, patience=0)
         more = {"lr_scheduler_config": {"monitor": "train/loss", "interval": "step"}, "task_class": LinkPrediction}
     return {"task_class": QuietLinks, "events": EVENTS, "dropout": 0.3, "lr_scheduler": schedule, **more}
