@@ -48,6 +48,53 @@ RANKS = {
 }
 # After these: files of several times ten seconds each, so that none is the last of a worker alone.
 LONG = ("tests/files/test_untrusted_files", "tests/commands/", "tests/fuzz/", "tests/serving/", "tests/tasks/")
+# Tests of `make test-full` alone, by how they begin, but for those below: every fault at every stage, every way to stop
+# and resume, mutated files, and what many ranks, threads or starts of Python take minutes for.
+FULL = (
+    "commands/test_cli.py::test_a_graph_recipe",
+    "commands/test_cli.py::test_a_recipe_goes_on",
+    "commands/test_cli.py::test_a_snapshot_recipe",
+    "commands/test_commands.py::test_bench_measures",
+    "commands/test_graph_commands.py::test_bench_measures",
+    "commands/test_recipes_command.py::test_a_wheel",
+    "commands/test_signals",
+    "commands/test_snapshot_bench.py::test_all_strategies",
+    "comm/test_lost_store",
+    "comm/test_service",
+    "contracts/test_loaders",
+    "contracts/test_weight_updates",
+    "files/test_plain_values.py::test_values_of_the_wrong_kind",
+    "files/test_untrusted_files.py::test_no_crafted_file",
+    "fuzz/",
+    "multiprocess/",
+    "serving/test_candidates",
+    "serving/test_predictor.py::test_10000_events",
+    "serving/test_predictor.py::test_answers_are_fresh",
+    "serving/test_predictor.py::test_neither_chunks",
+    "serving/test_threads",
+    "tasks/test_node_classification.py::test_it_learns",
+    "tasks/test_not_finite",
+    "tasks/test_resume.py",
+    "tasks/test_resume_often",
+    "tasks/test_snapshot_tasks.py::test_link_prediction_learns",
+    "test_startup.py::test_whoever",
+)
+KEPT = (
+    "files/test_untrusted_files.py::test_no_crafted_file_leaves_anything_behind[predict --source]",
+    "multiprocess/test_auto_state",
+    "multiprocess/test_cdfgnn.py",
+    "multiprocess/test_interrupt.py::test_all_ranks_end_and_one_line_says_how_to_go_on[two ranks]",
+    "multiprocess/test_one_kill",
+    "multiprocess/test_own_models",
+    "multiprocess/test_recorded",
+    "multiprocess/test_sigterm.py::test_all_ranks_end_at",
+    "multiprocess/test_snapshot_monitor",
+    "multiprocess/test_system_monitor",
+    "multiprocess/test_updates_in_turn",
+    "tasks/test_node_classification.py::test_it_learns[gcn]",
+    "tasks/test_resume.py::test_a_killed_recipe_ends_the_same[jodie]",
+    "tasks/test_resume_often.py::test_every_step_is_the_same_after_every_resume[epochs]",
+)
 _gives_way = False
 
 
@@ -56,8 +103,13 @@ def _ranks(nodeid):
     return next((scope for scope, paths in RANKS.items() if nodeid.startswith(paths)), None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(items):
-    """Begin with what takes longest."""
+    """Mark what `make test` leaves out, and begin with what takes longest."""
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if name.startswith(FULL) and not name.startswith(KEPT):
+            item.add_marker(pytest.mark.full)
     order = [*RANKS, None]
     items.sort(key=lambda item: (order.index(_ranks(item.nodeid)), not item.nodeid.startswith(LONG)))
 

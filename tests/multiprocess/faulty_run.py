@@ -166,23 +166,25 @@ def blad(folder, strategy):
     return runner.global_step
 
 
+RUNS = {
+    "sven": sven,
+    "announced": announced,
+    "parts": partial(sven, state_dict_type="sharded"),
+    "pipetgl": partial(pipetgl, pass_on=True),
+    "copies": partial(pipetgl, groups=RANKS),
+    "disttgl": disttgl,
+    "cdfgnn": cdfgnn,
+    # Loads that are measured may leave each process whole groups, and nothing to hand over.
+    "blad": partial(blad, strategy=partial(BLADStrategy, processes_per_device=2, balance="even")),
+    "snapshots": partial(blad, strategy=SnapshotPartitionStrategy),
+    "vertices": partial(blad, strategy=VertexPartitionStrategy),
+}
+
+
 def main(run, where, how, folder):
     # All ranks are here: who is gone shows sooner than on machines far apart.
     failure._ROLL_CALL_SECONDS, failure._ANSWER_SECONDS = 2.0, 0.25
     if os.environ["RANK"] == os.environ["VICTIM"] and where != "nowhere":
         break_at(where, how, folder)
-    runs = {
-        "sven": sven,
-        "announced": announced,
-        "parts": partial(sven, state_dict_type="sharded"),
-        "pipetgl": partial(pipetgl, pass_on=True),
-        "copies": partial(pipetgl, groups=RANKS),
-        "disttgl": disttgl,
-        "cdfgnn": cdfgnn,
-        # Loads that are measured may leave each process whole groups, and nothing to hand over.
-        "blad": partial(blad, strategy=partial(BLADStrategy, processes_per_device=2, balance="even")),
-        "snapshots": partial(blad, strategy=SnapshotPartitionStrategy),
-        "vertices": partial(blad, strategy=VertexPartitionStrategy),
-    }
-    cli.TGNNCommand = lambda words: print("finished", runs[run](folder))
+    cli.TGNNCommand = lambda words: print("finished", RUNS[run](folder))
     command(["fit", run])  # which says what is wrong
