@@ -22,10 +22,9 @@ test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint loops
 	$(ALL) -m "not full" $(LOOPS:%=--ignore %)
 
-# The tests that `make test` leaves out, too: every strategy with every model, mutated files, faults at every stage.
-test-full: $(INSTALLED)
-	$(MAKE) loops
-	$(ALL)
+# And what `make test` leaves out: every strategy with every model, mutated files, faults at every stage.
+test-full: test
+	$(ALL) -m full $(LOOPS:%=--ignore %)
 
 loops: .venv/.loops-cached
 	$(PYTEST) --numprocesses 2 --dist loadfile -m "not full" $(LOOPS)

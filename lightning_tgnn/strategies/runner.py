@@ -90,6 +90,8 @@ class PlanRunner(SupervisedStrategy):
         Raises:
             InvalidArgumentError: The ranks do not fit the plan, or it depends on what is trained.
         """
+        if ranks < 1 or hosts < 1 or ranks % hosts:
+            raise InvalidArgumentError(refusal("ranks", f"as many on each of {hosts} hosts", ranks, "give a multiple"))
         self.check_ranks(ranks, hosts)
         families = families_of(ranks, self.groups)
         self._layout = RankLayout.of(ranks, per_host=ranks // hosts, families=families)

@@ -49,5 +49,5 @@ class SnapshotPartitionStrategy(SnapshotRunner):
 
     @override
     def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:
-        order = GroupPipeline(open_in_chain(self.world_size) if self._open_groups is None else self._open_groups)
+        order = GroupPipeline(open_in_chain(self.layout.ranks) if self._open_groups is None else self._open_groups)
         return Plan(self.layout, self._schedule, self._snapshots, order, self._mean)

@@ -88,12 +88,10 @@ class Surroundings(TensorFields):
 
     Attributes:
         changed: int64 [C], distinct nodes whose rows the batch before changes.
-        received: int64 [D], ascending, nodes that both this batch and the one before write.
-        passed_on: int64 [D'], ascending, nodes that both this batch and the one after write.
+        passed_on: int64 [D], ascending, nodes that both this batch and the one after write.
     """
 
     changed: Tensor
-    received: Tensor
     passed_on: Tensor
 
 

@@ -57,7 +57,7 @@ LOADS = (
 )
 FORECASTS = {
     "events": ["--stages", COSTS, "--strategy", "sven,sven:staleness=1:micro_batches=2:ahead=0.5,depcomm,depcache,"
-               "pipetgl,pipetgl:groups=2,pipetgl:sampling=at_once,disttgl,disttgl:minibatch=2,disttgl:epoch=2"],
+               "pipetgl,pipetgl:groups=2,disttgl,disttgl:minibatch=2,disttgl:epoch=2"],
     "snapshots": ["--stages", LOADS, "--strategy", "blad,blad:processes_per_device=2,blad:split=paper,"
                   "snapshot_partition,vertex_partition", "--group_size", 8, "--snapshots",
                   "{count: 100, vertices: 5000, edges: 50000, varies: 7}"],

@@ -41,7 +41,6 @@ STRATEGIES = {
 RESUMED = {"disttgl, sharded in passes": lambda: DistTGLStrategy(epoch=2, memory=2)}
 # A run that is resumed repeats the steps before it, too: one of each kind is enough to tell the two apart.
 REPEATED = ("sven", "pipetgl", "disttgl")
-# With fewer ranks another store takes over.
 MOVED = {name: strategy for name, strategy in STRATEGIES.items() if not name.startswith("disttgl, ")}
 EVENTS = 110  # 77 in training: 4 global batches, or 13 batches of a rank
 GLOBAL_BATCH, OWN_BATCH = 24, 6

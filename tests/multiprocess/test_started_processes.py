@@ -60,11 +60,11 @@ def check(line):
 @pytest.mark.timeout(300)
 def test_what_spawned_processes_train_is_tested_next(tmp_path):
     port = {"MASTER_PORT": str(free_port())}
-    process = Started(started.main, (str(tmp_path), "cdfgnn"), port, tmp_path / "pipe")
+    process = Started(started.main, (str(tmp_path), "depcache", "cdfgnn"), port, tmp_path / "pipe")
     code, printed = process.finish(time.monotonic() + 280)
     assert code == 0, printed[-3000:]
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
-    assert len(lines) == 1
+    assert len(lines) == 2
     for line in lines:
         found = check(line)
         assert found["begins_with"]

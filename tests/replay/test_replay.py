@@ -152,7 +152,7 @@ class Case:
     def makes_groups(self):
         if self.is_snapshots:
             return True
-        return self.batch is not None and any(word in self.name for word in ("copies", "shards", "disttgl"))
+        return self.batch is not None and any(word in self.name for word in ("copies", "disttgl"))
 
     def steps(self, ranks):
         if self.is_snapshots:
@@ -339,7 +339,7 @@ CASES += [
     Case("pipetgl, two copies between", "apan", pipetgl(groups=2), validate_every=1, **OF_TWO | {"ranks": (2,)}),
     Case("pipetgl, two copies accumulated", "jodie", pipetgl(groups=2), training={"accumulate": 2}, **OF_TWO),
     Case("pipetgl, two copies looked at", "tgn", pipetgl(groups=2), **LOOKS, **OF_EACH_TWO),
-    Case("pipetgl, two copies, moments", "tgn", pipetgl(groups=2, sends="weights_and_moments"), **OF_EACH_TWO),
+    Case("pipetgl, two copies, moments", "tgn", pipetgl(groups=2, sends="weights_and_moments"), **OF_TWO),
     Case("pipetgl, two copies, one by one", "tgn", pipetgl(groups=2, staleness=0), **OF_EACH_TWO),
     Case("pipetgl, three copies", "tgn", pipetgl(groups=3), batch=11, ranks=(3,), groups=3),
 ]

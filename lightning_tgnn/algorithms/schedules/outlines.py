@@ -23,7 +23,7 @@ from lightning_tgnn.types.outline import (
 )
 
 SERVED, CUT = "served", "sharded"
-"""Where a copy of node state lies: in a machine's shared memory, in a process of its own, or cut over the ranks."""
+"""Where a copy of node state lies: in a process of its own, or cut over the ranks."""
 MADE_AHEAD = 2  # batches that a loader has ready by default
 GRADIENT_SUMS = "gradient sums"
 """What travels back of gradients that are compressed in pieces, an M-th from each of M ranks."""

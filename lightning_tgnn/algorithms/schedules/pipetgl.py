@@ -18,7 +18,7 @@ from lightning_tgnn.types.outline import (
     Stage,
 )
 
-BACKGROUND, AHEAD, AT_ONCE = "background", "ahead", "at_once"
+BACKGROUND, AHEAD = "background", "ahead"
 SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS = "gradients", "weights_and_moments"
 
 
@@ -47,8 +47,7 @@ class PipeTGLOutline:
         targets_first: Update and write the rows for which the next batch waits before all other rows are updated.
         pass_on: Hand rows that the next batch writes as well straight to its rank.
         sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
-            as the paper has it; ``"at_once"``: when the batch is to be trained.
-        gather_ahead: Look up features in the background.
+            as the paper has it.
         sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates;
             ``"weights_and_moments"``: weights and the moments of the optimizer go on to the next rank after each
             update.
@@ -65,7 +64,6 @@ class PipeTGLOutline:
     targets_first: bool = True
     pass_on: bool = False
     sampling: str = BACKGROUND
-    gather_ahead: bool = True
     sends: str = SENDS_GRADIENTS
     targets: float = 0.5
     repeated: float = 0.5
@@ -73,7 +71,7 @@ class PipeTGLOutline:
 
     def __post_init__(self) -> None:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
-        check_choice("sampling", self.sampling, (BACKGROUND, AHEAD, AT_ONCE))
+        check_choice("sampling", self.sampling, (BACKGROUND, AHEAD))
         check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS))
         check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
@@ -127,9 +125,7 @@ class PipeTGLOutline:
         begins = (After("other", turns=1),)
         sample = Stage("sample", WORKER, begins) if self.sampling == BACKGROUND else Stage("sample")
         sampled = After("sample", turns=1 if self.sampling == AHEAD else 0)
-        if self.gather_ahead:
-            return [sample, Stage("gather", WORKER, (*begins, sampled))]
-        return [sample, Stage("gather", after=(sampled,))]
+        return [sample, Stage("gather", WORKER, (*begins, sampled))]
 
     def _rows(self) -> list[Stage]:
         """Return how the rows of a batch are read, updated and written."""
@@ -189,7 +185,7 @@ def _read(name: str, after: tuple[After, ...], share: float, seen: Reads) -> Sta
 
 
 def whole_turns() -> tuple[Stage, ...]:
-    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all stages of batch t."""
+    """Return the stages of `InOrder` where ranks take turns: batch t + 1 waits for all of batch t up to its write."""
     passes = (Stage("update", trains=True), Stage("embed", trains=True), Stage("score", trains=True))
     fetch = Stage("fetch", after=(After("gather"), After("write", batches=1)), reads=(Reads("write", batches=1),))
     return (*PipeTGLOutline().made_ahead(), Stage("other"), fetch, *passes, Stage("write"))

@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from lightning_tgnn.algorithms.schedules.outlines import CUT
-from lightning_tgnn.checks import check_choice
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.outline import Outline, RowShares
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CUT_COPIES = f"disttgl:store={CUT}"
 """The strategy whose stages take something else where rows are cut over ranks."""
+_MOST_RANKS = 2**16
 SHARES = tuple(share.name for share in fields(RowShares))
 
 
@@ -59,6 +60,11 @@ class SimulatedPlan:
         kind = kinds[check_choice("strategy", name, kinds)]
         known = [one.name for one in signature(kind).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         plan = cls(written, name, {option: value for option, value in given.items() if option in known})
+        if plan.fewest_ranks > _MOST_RANKS:
+            requirement = f"one for at most {_MOST_RANKS:,} ranks"
+            raise InvalidArgumentError(refusal("strategy", requirement, f"{plan.fewest_ranks:,}", "give lower factors"))
+        if isinstance(count := plan.options.get("micro_batches", 1), str):
+            raise InvalidArgumentError(refusal("micro_batches", "a number, to be simulated", count, "give 1 or 2"))
         read = plan.plan(plan.fewest_ranks).order.shares
         for option in given:
             check_choice(f"option of {name}", option, [*known, *read])

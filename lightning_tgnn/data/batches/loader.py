@@ -289,7 +289,7 @@ class EventLoader:
             events,
             written,
             None if turn.ranks == 1 and not turn.written else mails_of_batch(self._sampler, written, draw),
-            before=None if before is None else (before, mails_of_batch(self._sampler, before, turn.draw)),
+            before=None if before is None else mails_of_batch(self._sampler, before, turn.draw),
             after=None if turn.after is None else _at(self.events, turn.after),
             beside=torch.cat([_at(self.events, other) for other in turn.beside]) if turn.beside else None,
         )

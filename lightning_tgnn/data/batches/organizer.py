@@ -36,7 +36,7 @@ class Whole:
         events: int64 [G], its events.
         written: int64 [G'], the events that are written in the turn.
         mails: Whom these mail; None where this rank has all of them.
-        before: The events of the global batch before, where another rank plays it, and whom they mail.
+        before: Whom the global batch before mails, where another rank plays it.
         after: The events of the global batch after, where another rank plays it.
         beside: Events of other copies of node state that have part in the same update; None for none.
     """
@@ -45,7 +45,7 @@ class Whole:
     events: Tensor
     written: Tensor
     mails: LatestMails | None = None
-    before: tuple[Tensor, LatestMails] | None = None
+    before: LatestMails | None = None
     after: Tensor | None = None
     beside: Tensor | None = None
 
@@ -188,13 +188,8 @@ class BatchOrganizer:
     def _around(self, own: Tensor, whole: Whole) -> Surroundings | None:
         if whole.before is None:
             return None
-        written = self._ends(own)
-        before, after = self._ends(whole.before[0]), self._ends(own[:0] if whole.after is None else whole.after)
-        return Surroundings(
-            changed=whole.before[1].nodes,
-            received=written[torch.isin(written, before)],
-            passed_on=written[torch.isin(written, after)],
-        )
+        written, after = self._ends(own), self._ends(own[:0] if whole.after is None else whole.after)
+        return Surroundings(changed=whole.before.nodes, passed_on=written[torch.isin(written, after)])
 
     def _ends(self, events: Tensor) -> Tensor:
         """Return the distinct sources and destinations of events, ascending."""

@@ -137,15 +137,9 @@ class RowCodec:
 
 @dataclass(frozen=True)
 class UpdateCodec:
-    """The writes of a batch as bytes, with an entry for each node: memory, mails, and whole rows."""
+    """The writes of a batch as bytes, with an entry for each node: memory and mails."""
 
     mail: MailCodec
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """Bytes of an entry of memory, of an entry of mails, and of a whole row with its node."""
-        memory = 2 * _WORD + _padded(4 * self.mail.spec.memory_dim)
-        return memory, _WORD + self.mail.width, _WORD + RowCodec(self.mail).width
 
     def pack(self, update: StateUpdate) -> tuple[Tensor, Tensor]:
         """Return memory, uint8 [W, bytes], and mails, uint8 [P, bytes]."""
@@ -172,14 +166,6 @@ class UpdateCodec:
             position=position,
             changed=changed,
         )
-
-    def pack_rows(self, nodes: Tensor, rows: StateRows) -> Tensor:
-        """Return whole rows with their nodes, uint8 [n, bytes]."""
-        return torch.cat([join([nodes.unsqueeze(1)]), RowCodec(self.mail).pack(rows)], dim=1)
-
-    def unpack_rows(self, data: Tensor) -> tuple[Tensor, StateRows]:
-        """Return nodes and their rows."""
-        return nodes_of(data), RowCodec(self.mail).unpack(data[:, _WORD:])
 
 
 def nodes_of(data: Tensor) -> Tensor:

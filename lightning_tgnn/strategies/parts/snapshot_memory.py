@@ -196,7 +196,7 @@ class SnapshotState:
             held[RATES] = self.rates, self._widths
         if self._kept is not None:  # splits are chosen by it
             held[KEPT] = astuple(self._kept)
-        if self._machines is not None:
+        if self._kept is not None:
             held[MACHINES] = self._machines
         if self._run is not None:
             self._partition.note(self._task, self._run.ranks)
@@ -315,6 +315,6 @@ class SnapshotState:
         """
         found = run.broadcast(run.messages(GRADIENTS).gather(capacity_of_rank(run)))
         machines = [min(found), run.ranks, processes, len(set(run.layout.hosts)), open_groups]
-        if machines != self._machines:
+        if machines != (self._machines or [])[: len(machines)]:
             self._kept = None
         self._machines = machines

@@ -120,14 +120,15 @@ class SupervisedStrategy(DDPStrategy):
                 assert self.cluster_environment is not None
                 self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
             return
-        if self._start_method == "fork":  # threads of compiled loops would not come along
-            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", "fork", "take 'spawn'"))
         environment = self.cluster_environment
         assert environment is not None
         if environment.creates_processes_externally:
             cure = "leave it out: this script's first Trainer has already started processes by 'popen'"
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
             raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
+        if self._start_method != "spawn":  # threads of compiled loops do not come along
+            cure = "take 'spawn'"
+            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", self._start_method, cure))
         self._launcher = ReturningLauncher(self, start_method=self._start_method)
 
     def _check_count(self) -> None:

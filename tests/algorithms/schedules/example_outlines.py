@@ -42,11 +42,11 @@ CUT = [
     for i, j, k in product((1, 2), (1, 3), (1, 2))
     for ahead in ((0.0, 0.4) if j == 1 else (0.0,))
 ]
-FLAGS = ("targets_first", "pass_on", "gather_ahead")
+FLAGS = ("targets_first", "pass_on")
 PIPELINES = [
     PipeTGLOutline(sends=sends, groups=groups, sampling=sampling, **dict(zip(FLAGS, values, strict=True)))
     for sends in ("gradients", "weights_and_moments")
     for groups in (1, 2)
-    for sampling in ("background", "ahead", "at_once")
+    for sampling in ("background", "ahead")
     for values in product((False, True), repeat=len(FLAGS))
 ]

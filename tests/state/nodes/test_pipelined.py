@@ -40,7 +40,6 @@ def batches(case, count=TURNS):
                 after = written[batch + 1] if batch + 1 < len(written) else set()
                 around = Surroundings(
                     changed=updates[batch - 1].changed,
-                    received=ascending(written[batch] & written[batch - 1]),
                     passed_on=ascending(written[batch] & after),
                 )
             row.append((nodes, updates[batch], around))
@@ -172,7 +171,7 @@ def test_rows_are_passed_on_before_the_others_are_written():
     (update,) = Draw(3, "one mail", 1).updates()
     half = update.nodes.sort().values[: len(update.nodes) // 2]
     store._turns = 1  # a batch was before
-    store.read_ahead(nodes, Surroundings(nodes[:0], nodes[:0], half))
+    store.read_ahead(nodes, Surroundings(nodes[:0], half))
     store.commit(update)
     names = [name for name, _ in messages.sent]
     assert names == ["number of rows passed on", "rows passed on", "word of written rows"]
