@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from lightning.pytorch.utilities.types import STEP_OUTPUT
@@ -14,7 +16,6 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import ModelConfig
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
-from lightning_tgnn.tasks.event_rate import EventRate
 from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.tasks.requirements import check_trainer
 from lightning_tgnn.tasks.same_graph import check_same_stream
@@ -309,3 +310,28 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             check_same_stream(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
         self._saved_state, self._saved_random = saved["state"], checked_states(saved["random"])
         self._load_saved_state()
+
+
+_STEPS = 50
+
+
+class EventRate:
+    """Events per second over the latest steps since the clock was restarted."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_STEPS + 1)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was counted; what took time until now does not count."""
+        self._marks.clear()
+        self._marks.append((perf_counter(), 0))
+
+    def add(self, events: int) -> None:
+        """Count a step that has just ended."""
+        self._marks.append((perf_counter(), self._marks[-1][1] + events))
+
+    def per_second(self) -> float:
+        """Return the rate; 0 before the first step."""
+        (first_time, first), (last_time, last) = self._marks[0], self._marks[-1]
+        return (last - first) / (last_time - first_time) if last > first else 0.0

@@ -22,7 +22,7 @@ from lightning_tgnn.commands.plan import snapshot_candidates
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import SnapshotCandidate, SnapshotCandidates, vertex_shares
 from lightning_tgnn.commands.plan.snapshot_measure import held_out_error
-from lightning_tgnn.commands.plan.snapshot_tables import print_snapshot_plans, snapshot_reason
+from lightning_tgnn.commands.plan.snapshots import print_snapshot_plans, snapshot_reason
 from lightning_tgnn.commands.report.run_log import read_latest
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, read_snapshot_costs, written_costs
 from lightning_tgnn.strategies.names import StrategyRegistry

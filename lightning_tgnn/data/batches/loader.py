@@ -17,7 +17,6 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
 from lightning_tgnn.data.batches.announcements import made_ahead
-from lightning_tgnn.data.batches.consecutive import in_passes, with_upcoming
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
@@ -297,3 +296,31 @@ class EventLoader:
 
 def _at(events: Tensor, places: range) -> Tensor:
     return events[places.start : places.stop]
+
+
+def in_passes(turns: Sequence[Turn], position: int) -> Iterator[range]:
+    """Yield the numbers of turns from a position on, one that reads together with those that take what it has read."""
+    number = position
+    while number < len(turns):
+        first, count = turns[number], 1
+        while first.reads and first.events and number + count < len(turns):
+            turn = turns[number + count]
+            if turn.reads or turn.events != first.events:
+                break
+            count += 1
+        yield range(number, number + count)
+        number += count
+
+
+def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
+    """Tell each batch the nodes of the next."""
+    batch = next(batches, None)
+    while batch is not None:
+        following = next(batches, None)
+        if following is not None:
+            shared = following.shared
+            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
+            told = replace(batch.shared, upcoming=upcoming, upcoming_announced=shared.announced)
+            batch = replace(batch, shared=told)
+        yield batch
+        batch = following

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.comm import Conversations
+from lightning_tgnn.comm import Conversation, Conversations
 from lightning_tgnn.state.nodes.announcer import Announcer
 from lightning_tgnn.state.nodes.kept_elsewhere import KeptElsewhere, Marks
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, check_same_spec
 from lightning_tgnn.state.nodes.routed_update import UpdateRouter
 from lightning_tgnn.state.nodes.row_cache import RowCache
-from lightning_tgnn.state.nodes.sharded_commit import ShardedCommit
 from lightning_tgnn.state.nodes.step_fetch import PieceFetch, StepFetch
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import (
@@ -298,3 +297,46 @@ class ShardedStateStore:
         self._changed = state.get("changed", own[:0])[:].cpu()  # one process keeps none; a folder has a `SavedTable`
         self.local.put({"position": state["position"], **rows})
         self._pieces = state.get("pieces", 0)
+
+
+class UpdatedStore(Protocol):
+    """A store that applies the updates of all ranks.
+
+    Attributes:
+        router: Sends the updates.
+    """
+
+    router: UpdateRouter
+
+    def finish_talks(self) -> None:
+        """Send all messages that are still to be sent."""
+        ...
+
+    def apply(self, update: StateUpdate, changed: Tensor) -> None:
+        """Apply the updates that the ranks have sent, and forget the changed nodes."""
+        ...
+
+
+class ShardedCommit:
+    """The writes of this rank's events on their way to the owners.
+
+    Args:
+        store: What it is written to.
+        update: Of this rank.
+        changed: int64 [C], on the CPU, nodes that the ranks change.
+    """
+
+    def __init__(self, store: UpdatedStore, update: StateUpdate, changed: Tensor) -> None:
+        self._store, self._changed, self._done = store, changed, False
+        self._under_way = store.router.start(update)
+
+    def conversation(self) -> Conversation:
+        """Send the writes of the ranks."""
+        return self._under_way.conversation()
+
+    def wait(self) -> None:
+        """Apply the updates that the ranks have sent."""
+        if not self._done:
+            self._done = True
+            self._store.finish_talks()
+            self._store.apply(self._under_way.merged(), self._changed)

@@ -7,8 +7,7 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from lightning_tgnn.algorithms.schedules.disttgl import read_once
-from lightning_tgnn.algorithms.schedules.outlines import CUT, SERVED
+from lightning_tgnn.algorithms.schedules.outlines import CUT, SERVED, read_once
 from lightning_tgnn.checks import check_bool
 from lightning_tgnn.state import ServedStateStore, ShardedStateStore
 from lightning_tgnn.strategies.parts.stores import Served, Sharded

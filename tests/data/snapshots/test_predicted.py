@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightning_tgnn.data.snapshots.predicted import PredictedGroups
+from lightning_tgnn.data.snapshots.loader import PredictedGroups
 from lightning_tgnn.types import KeptSizes
 from lightning_tgnn.types.snapshots import SnapshotPass
 
