@@ -167,12 +167,14 @@ def fits(folder):
     """Return losses, weights and node state of every recipe over some steps, on as many processes as it has."""
     found = {}
     for recipe in recipes():
+        if "gdelt" in recipe.stem:  # a stream of 174 GB
+            continue
         path = Path(folder) / recipe.stem
         text = recipe.read_text()
         arguments = ["fit", "--config", recipe, "--data.source", source_of(recipe), "--trainer.max_steps", STEPS]
         arguments += ["--trainer.limit_val_batches", 0, "--trainer.max_epochs", STEPS]
         if "num_nodes: 2" in text or "num_nodes: 4" in text:
-            arguments += ["--trainer.num_nodes", 1, "--trainer.devices", 2]
+            arguments += ["--trainer.num_nodes", 1, "--trainer.devices", 4 if "disttgl" in recipe.stem else 2]
         arguments += ["--trainer.callbacks+=tests.frozen.record.Outcome", f"--trainer.callbacks.path={path}"]
         try:
             if "static" in recipe.stem:
@@ -180,6 +182,9 @@ def fits(folder):
                 run("pretrain-static", *given, "--epochs", 1, folder=folder)
             if "sven" in recipe.stem:  # as many micro-batches as are fastest add up in another order
                 arguments += ["--trainer.strategy.init_args.micro_batches", 1]
+            if "blad" in recipe.stem:  # measured seconds decide who computes what
+                arguments += ["--trainer.strategy.init_args.balance", "even"]
+                arguments += ["--trainer.strategy.init_args.reorder", "false"]
             run(*arguments, folder=folder)
         except RuntimeError as error:
             found[recipe.name] = str(error).splitlines()[-1]
@@ -220,8 +225,9 @@ def forecasts(folder):
     for kind, arguments in FORECASTS.items():
         output, far = Path(folder) / f"{kind}.json", Path(folder) / f"{kind}-hosts.json"
         run("simulate", *arguments, "--ranks", "2,4,8", "--output", output, folder=folder)
-        run("simulate", *arguments, "--ranks", "8", "--hosts", 4, "--link", "400:0.2", "--output", far,
-            folder=folder)  # fmt: skip
+        # One pipeline over several hosts is refused.
+        on_hosts = [str(one).replace("pipetgl,pipetgl:groups", "pipetgl:groups") for one in arguments]
+        run("simulate", *on_hosts, "--ranks", 8, "--hosts", 2, "--link", "400:0.2", "--output", far, folder=folder)
         found[kind] = [json.loads(output.read_text()), json.loads(far.read_text())]
     return found
 
