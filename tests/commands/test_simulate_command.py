@@ -301,6 +301,8 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         ),
         (["--strategy=disttgl:store=sharded:ahead=2"], "ahead must be "),
         (["--strategy=sven:fetch_ahead=false:ahead=0.5"], "option of sven must be one of "),
+        (["--strategy=sven:micro_batches=adaptive"], "micro_batches must be a number, to be simulated, got 'adaptive'"),
+        (["--strategy=disttgl:memory=1000000"], "strategy must be one for at most 65,536 ranks, got '1,000,000'"),
         (["--strategy=auto-state"], "strategy must be one whose plan does not depend on what is trained, got 'auto-st"),
         (["--strategy=pipetgl", "--hosts=2"], "groups must be so many that the ranks of each are on one machine"),
         (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),

@@ -36,7 +36,7 @@ SOURCES |= {"jodie-wikipedia": "wikipedia.txt.gz", "wikipedia": "wikipedia.txt.g
 WIKIPEDIA = ["--source", DATA / "wikipedia.txt.gz", "--devices", 2, "--steps", 5, "--warmup", 2, "--rounds", 1]
 CORA = ["--kind", "graph", "--source", DATA / "cora.npz", "--devices", 2, "--epochs", 3, "--warmup", 2, "--rounds", 1]
 BITCOIN = ["--kind", "snapshots", "--source", DATA / "soc-sign-bitcoinotc.csv.gz", "--devices", 2, "--epochs", 3]
-BITCOIN += ["--warmup", 2, "--rounds", 1]
+BITCOIN += ["--num_snapshots", 50, "--warmup", 2, "--rounds", 1]
 EVENTS = "sven,sven:staleness=1,depcomm,depcache,pipetgl,disttgl:minibatch=2,disttgl:epoch=2,disttgl:memory=2"
 GRAPHS = "cdfgnn,cdfgnn:cache=false:bits=none,cdfgnn:cache=sancus:threshold=0.1"
 BYTES = {

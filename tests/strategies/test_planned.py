@@ -519,3 +519,17 @@ def test_ranks_on_several_machines_share_no_memory():
 def test_options_of_a_pipeline_that_cannot_work_are_refused(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         PipeTGLStrategy(**options)
+
+
+def test_a_plan_is_made_without_starting_a_rank():
+    made = SvenStrategy().plan_for(8, hosts=2)
+    assert made.layout.hosts == (0,) * 4 + (1,) * 4
+    assert made.layout.copies == (tuple(range(8)),)
+    assert SnapshotPartitionStrategy().plan_for(8).order.open_groups == 8
+    for ranks, hosts in ((3, 2), (0, 1), (2, 0)):
+        with pytest.raises(InvalidArgumentError, match="ranks must be as many on each of"):
+            SvenStrategy().plan_for(ranks, hosts)
+    with pytest.raises(InvalidArgumentError, match="groups must be a divisor of the 3 ranks, got 2"):
+        PipeTGLStrategy(groups=2).plan_for(3)
+    with pytest.raises(InvalidArgumentError, match="minibatch must be a number where nothing is trained, got 'auto'"):
+        DistTGLStrategy(minibatch="auto").plan_for(2)
