@@ -22,13 +22,11 @@ from typing_extensions import override
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
 from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
 from lightning_tgnn.metrics.classification import metric_names
-from lightning_tgnn.tasks.early_stops import EarlyStops
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
+from lightning_tgnn.tasks.fit_callbacks import EarlyStops, guard_files, show_hyperparameters
 from lightning_tgnn.tasks.fit_progress import FitProgress
-from lightning_tgnn.tasks.hparams_tab import show_hyperparameters
 from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restorable_task import RestorableTask
-from lightning_tgnn.tasks.saving_callbacks import guard_files
 from lightning_tgnn.tasks.states_of_ranks import accumulated_gradients, restore_accumulated_gradients
 from lightning_tgnn.types import EventBatch, SnapshotBatch, Subgraph, only_one
 
