@@ -216,7 +216,7 @@ def only_counts(held):
 
 
 CLOCK = (
-    r"second|per_s|speed|time|share|hidden|rounds|idle|wait|flight|python|torch|cpu|host|machine|memory_mb|peak|date"
+    r"second|speed|time|share|hidden|rounds|idle|wait|flight|python|torch|cpu|host|machine|memory_mb|peak|version|date"
 )
 
 
