@@ -16,6 +16,8 @@ from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
 from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.types import EventBatch, QueryBatch, SharedBatch, StateRows, UpdatedRows
 
+_NODES_PER_PIECE = 16_384
+
 
 class Events(NamedTuple):
     """Events as they come: ``src``, ``dst`` int64 [B], ``time`` float64 [B], ``features`` float32 [B, d_edge]."""
@@ -304,9 +306,6 @@ class LiveState:
             edge_features=events.features,
             node_features=self._of_nodes(own.distinct),
         )
-
-
-_NODES_PER_PIECE = 16_384
 
 
 class FreshMemory:

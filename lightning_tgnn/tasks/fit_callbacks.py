@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lightning_tgnn.types import has_work_to_save
 
+_PLAIN = (bool, int, float, str)
+
 
 class EarlyStops:
     """Has a fit that goes on from a checkpoint end where `EarlyStopping` has ended the fit of the checkpoint.
@@ -64,9 +66,6 @@ def _is_over(stop: EarlyStopping, figure: Tensor | None) -> bool:
     is_reached = stop.stopping_threshold is not None and stop.monitor_op(figure, stop.stopping_threshold)
     is_hopeless = stop.divergence_threshold is not None and stop.monitor_op(-figure, -stop.divergence_threshold)
     return bool(is_reached or is_hopeless or (stop.check_finite and not torch.isfinite(figure)))
-
-
-_PLAIN = (bool, int, float, str)
 
 
 def show_hyperparameters(trainer: pl.Trainer, logged: Collection[str]) -> None:

@@ -36,6 +36,7 @@ from lightning_tgnn.types import (
     state_to_save,
 )
 
+_STEPS = 50
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
@@ -310,9 +311,6 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             check_same_stream(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
         self._saved_state, self._saved_random = saved["state"], checked_states(saved["random"])
         self._load_saved_state()
-
-
-_STEPS = 50
 
 
 class EventRate:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_travels
-from lightning_tgnn.checks import check_int, check_positive, check_share
+from lightning_tgnn.checks import check_int
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     LINKS,
     SERVER,
+    USUAL_SHARES,
     WORKER,
     After,
     Outline,
     Reads,
+    RowShares,
     Stage,
 )
 
@@ -58,19 +60,15 @@ def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:
     )
 
 
-def pipelined(micro_batches: int = 1, *, ahead: float = 0.0, remote: float = 1.0) -> tuple[Stage, ...]:
+def pipelined(micro_batches: int = 1, shares: RowShares = USUAL_SHARES) -> tuple[Stage, ...]:
     """Return the stages of `Pipelined` (Sven, section 3.3.2), up to where the backward pass begins.
 
     Args:
         micro_batches: n, the number of micro-batches. The rows of one travel while the mails of another are applied.
-        ahead: Share of a batch's rows that the previous batch leaves unchanged. They travel while the previous batch is
-            computed.
-        remote: Rows that travel, read or written, over the rows that would travel if a batch were split by time and
-            rows were placed at random. It is less than 1 with ``split_batch="destination"``.
+        shares: Of rows: ``ahead`` travel while the previous batch is computed, and ``remote`` scales all that travel.
     """
-    check_positive("remote", remote, cure="give a share, for example 0.8 for a batch that is split by destination")
     check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
-    check_share("ahead", ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
+    ahead, remote = shares.ahead, shares.remote
     stages = [*_before(), Stage("fetch", after=(After("sample"),))]
     first = (After("fetch"), After("updates", turns=1))
     for piece in range(micro_batches):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_share, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.types.outline import (
     ALL,
     ALL_REDUCE,
@@ -15,6 +15,7 @@ from lightning_tgnn.types.outline import (
     After,
     Outline,
     Reads,
+    RowShares,
     Stage,
 )
 
@@ -73,8 +74,7 @@ class PipeTGLOutline:
         check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
         check_choice("sampling", self.sampling, (BACKGROUND, AHEAD))
         check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS))
-        check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
-        check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
+        RowShares(self.targets, self.repeated)  # which checks them
         if self.staleness is not None:
             check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
             if self.sends != SENDS_GRADIENTS:

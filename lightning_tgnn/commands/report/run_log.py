@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
+_STEP = "step"
 CSV_FILE = "metrics.csv"
 _EVENT_FILES = "events.out.tfevents.*"
 _LOG_FILES = (_EVENT_FILES, CSV_FILE)
@@ -244,9 +245,6 @@ def _migrated(event: Event, metadata: dict[str, Any]) -> Iterator[Event]:
     from tensorboard import data_compat, dataclass_compat
 
     yield from dataclass_compat.migrate_event(data_compat.migrate_event(event), metadata)
-
-
-_STEP = "step"
 
 
 def read_csv(path: Path) -> tuple[dict[str, list[tuple[int, float]]], int]:

@@ -26,6 +26,7 @@ from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.types import StreamInfo
 
+_MOMENTS = "moments"
 MANY_TIES = 0.1
 """From this share of tied events on, figures depend on what counts as the past."""
 
@@ -164,9 +165,6 @@ def tie_notice(tied: float, past: str | None = None) -> str:
     return f"{tied:.0%} of the events have another one at their time: {follows[past]}"
 
 
-_KEY = "moments"
-
-
 def edge_moments(store: EventStore, train: Tensor, *, writes: bool) -> Moments:
     """Return the moments of the edge features of training events.
 
@@ -184,13 +182,13 @@ def edge_moments(store: EventStore, train: Tensor, *, writes: bool) -> Moments:
     split = digest.hexdigest()
     kept: dict[str, Any] = {}
     with suppress(DataError):
-        kept = read_manifest(store.folder).get(_KEY) or {}
+        kept = read_manifest(store.folder).get(_MOMENTS) or {}
     with suppress(KeyError, TypeError, ValueError):
         return Moments.from_plain(kept[split])
     moments = Moments.of_rows(store.edge_features, train)
     if writes:
         with suppress(InvalidArgumentError, DataError, OSError):
             manifest = read_manifest(store.folder)
-            manifest[_KEY] = {**(manifest.get(_KEY) or {}), split: moments.to_plain()}
+            manifest[_MOMENTS] = {**(manifest.get(_MOMENTS) or {}), split: moments.to_plain()}
             write_text(store.folder / MANIFEST, json.dumps(manifest, indent=2))
     return moments

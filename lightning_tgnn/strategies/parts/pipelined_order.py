@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import torch
@@ -74,7 +74,7 @@ class Pipelined(OrderPart):
     def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn; of an adaptive number of micro-batches those of one."""
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
-        return pipelined(count, ahead=shares.ahead if self.fetch_ahead else 0.0, remote=shares.remote)
+        return pipelined(count, shares if self.fetch_ahead else replace(shares, ahead=0.0))
 
 
 class PipelinedOrder:

@@ -33,7 +33,12 @@ def copies(minibatch=1, epoch=1, memory=1, *, fetch_ahead=True, sharded=False):
 DATA_PARALLEL = [
     sharing("depcache", in_order()),
     sharing("depcomm", updated_by_owners()),
-    *(sharing("sven", pipelined(n, ahead=ahead), delay) for n in (1, 3) for ahead in (0.0, 0.4) for delay in (0, 1)),
+    *(
+        sharing("sven", pipelined(n, RowShares(ahead=ahead)), delay)
+        for n in (1, 3)
+        for ahead in (0.0, 0.4)
+        for delay in (0, 1)
+    ),
     *(sharing("sharded, in order", in_order(rows="all_to_all", updates="all_to_all"), delay) for delay in (0, 1)),
 ]
 SERVED = [copies(*ijk, fetch_ahead=ahead) for ijk in product((1, 2), (1, 3), (1, 2)) for ahead in (True, False)]

@@ -13,6 +13,7 @@ from lightning_tgnn.data.graphs.sources.ogb_tables import Tables, classes, read_
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.npz_stream import npz_stream
 
+_VALUES_PER_PIECE = 1 << 22
 CONVERTED = "graph"
 _SPLIT_FILES = {"train": "train.csv.gz", "val": "valid.csv.gz", "test": "test.csv.gz"}
 
@@ -74,9 +75,6 @@ def _write_masks(split: Path, num_nodes: int, append: Callable[[str, np.ndarray]
                 raise DataError(refusal(str(split / file), f"vertices 0 .. {num_nodes - 1}", wrong, cure))
             mask[nodes[:, 0]] = True
         append(name, mask)
-
-
-_VALUES_PER_PIECE = 1 << 22
 
 
 class Archives:
