@@ -76,7 +76,7 @@ class BLADStrategy(SnapshotRunner):
             cure = "set processes_per_device=1, or set streams=1"
             requirement = "1 with processes_per_device=2"
             raise InvalidArgumentError(refusal("streams", requirement, streams, cure))
-        self._take_parts(1)  # until the devices are known
+        self._take_parts(processes_per_device if isinstance(processes_per_device, int) else 1)
         super().__init__(**options)
         self._order = GroupPipeline(open_groups, streams)
         self._mean = MeanGradients(compression=gradient_compression)

@@ -103,6 +103,12 @@ class DistTGLStrategy(PlanRunner):
         ahead = self._fetch_ahead
         self._order: OrderPart = ReadOnce(ahead) if in_passes else Pipelined(1, fetch_ahead=ahead)
 
+    @property
+    @override
+    def fewest_ranks(self) -> int:
+        schedule = self._schedule
+        return 1 if schedule is None else schedule.minibatch * schedule.epoch * schedule.memory
+
     @override
     def check_ranks(self, ranks: int, hosts: int) -> None:
         if self._schedule is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.strategies import Strategy, StrategyRegistry
@@ -24,7 +23,7 @@ def own_names() -> list[str]:
     return sorted(name for name, module in kinds.items() if module.startswith("lightning_tgnn."))
 
 
-def strategies_on(data: str) -> dict[str, Callable[..., PlanRunner]]:
+def strategies_on(data: str) -> dict[str, type[PlanRunner]]:
     """Return our strategies by name, those that train on ``"events"``, ``"snapshots"`` or a ``"graph"``."""
     from lightning_tgnn.strategies.runner import PlanRunner
 

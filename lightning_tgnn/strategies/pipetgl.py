@@ -64,6 +64,11 @@ class PipeTGLStrategy(PlanRunner):
         self._rows = HostMemory(pass_on)
         self._ring = RingUpdates(sends, staleness)
 
+    @property
+    @override
+    def fewest_ranks(self) -> int:
+        return self.groups * (1 + (self._ring.staleness or 0))
+
     @override
     def check_ranks(self, ranks: int, hosts: int) -> None:
         if self.groups % hosts:

@@ -100,6 +100,11 @@ class PlanRunner(SupervisedStrategy):
         finally:
             self._layout = None
 
+    @property
+    def fewest_ranks(self) -> int:
+        """The fewest ranks that the plan fits."""
+        return self.groups
+
     def check_ranks(self, ranks: int, hosts: int) -> None:
         """Refuse numbers that do not fit the plan, before ranks are started.
 

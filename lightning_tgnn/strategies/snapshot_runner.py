@@ -27,6 +27,11 @@ class SnapshotRunner(PlanRunner):
         return layout.with_pipelines(self._schedule.pipeline_length(layout))
 
     @property
+    @override
+    def fewest_ranks(self) -> int:
+        return self._schedule.processes or 1
+
+    @property
     def gradient_traffic(self) -> Traffic:
         """What gradients of weights have taken, apart from all else, which is in ``exchange.traffic``."""
         return self._updates.traffic if isinstance(self._updates, MeanUpdates) else Traffic()

@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import InvalidArgumentError, check_positive, check_share, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_share, refusal
 
 COMPUTE, WORKER, LINKS, SERVER = "compute", "worker", "links", "server"
 RESOURCES = (COMPUTE, WORKER, LINKS, SERVER)
 
 NEXT, ALL = "next", "all"
 ALL_TO_ALL, ALL_GATHER, ALL_REDUCE = "all_to_all", "all_gather", "all_reduce"
+
+GROUPS = "groups"
+"""The stage in which ranks compute the snapshot groups of an update, forward and backward."""
 
 MEETINGS = (ALL_TO_ALL, ALL_GATHER, ALL_REDUCE)
 """Ways to travel in which every rank takes part at once."""
@@ -28,7 +31,9 @@ class RowShares:
         repeated: Share of the rows written by a batch that the next batch writes as well.
         ahead: Share of a batch's rows that the previous batch leaves unchanged, where these are asked for ahead.
         remote: Rows that travel, read or written, over the rows that would travel if a batch were split by time and
-            rows were placed at random. It is less than 1 where a batch is split by destination.
+            rows were placed at random. It is less than 1 where a batch is split by destination. Where the vertices of
+            snapshots are cut over the ranks: rows that a rank sends in an exchange, over its vertices.
+        embeddings: Rows that a rank sends for the targets of others, over its own targets, where vertices are cut.
 
     Raises:
         InvalidArgumentError: A share has a value that cannot be.
@@ -38,14 +43,15 @@ class RowShares:
     repeated: float = 0.5
     ahead: float = 0.0
     remote: float = 1.0
+    embeddings: float = 1.0
 
     def __post_init__(self) -> None:
         check_share("targets", self.targets, cure="give the share of rows that the batch before changes, say 0.4")
         check_share("repeated", self.repeated, cure="give the share of rows that are written again, say 0.5")
         check_share("ahead", self.ahead, cure="give the share of rows that are asked for ahead, for example 0.5, or 0")
-        check_positive(
-            "remote", self.remote, cure="give a share, for example 0.8 for a batch that is split by destination"
-        )
+        cure = "give a share, for example 0.8 for a batch that is split by destination"
+        check_not_negative("remote", self.remote, cure=cure)
+        check_not_negative("embeddings", self.embeddings, cure="1 is a row for each target")
 
 
 USUAL_SHARES = RowShares()
@@ -138,7 +144,6 @@ class Outline:
         stages: In the order in which each resource takes them.
         staleness: Updates that the weights of a batch lack, beside its own and later ones.
         groups: Pipelines of equal length; None for one per rank.
-        writes: The stage that writes node state.
         copies: Of node state, each written by as many consecutive ranks.
         lanes: Number of groups of a copy's ranks; in each turn another group begins a batch.
         hands_weights: Whether updates are made from the weights that come from the previous batch's rank, not from the
@@ -153,7 +158,6 @@ class Outline:
     stages: tuple[Stage, ...]
     staleness: int = 0
     groups: int | None = None
-    writes: str = "write"
     copies: int = 1
     lanes: int = 1
     hands_weights: bool = False

@@ -14,7 +14,7 @@ from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.commands.simulate.given_costs import read_costs, read_link
-from lightning_tgnn.commands.simulate.plans import SimulatedPlan, strategies_on_events
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan, strategies
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
@@ -34,7 +34,8 @@ def figures(folder, capsys, *options):
 
 
 def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
-    names = [name for name in strategies_on_events() if name != "auto-state"]  # which asks what is trained
+    on_events = [name for name, kind in strategies().items() if kind.trains_on == "events"]
+    names = [name for name in on_events if name != "auto-state"]  # which asks what is trained
     printed = run(capsys, f"--strategy={','.join(names)}", f"--stages={GIVEN}", "--ranks=1,2,4", "--turns=8")
     for name in names:
         rows = re.findall(rf"^│ {name} +│ +(\d+) │", printed, re.MULTILINE)
@@ -305,7 +306,7 @@ def test_pictures_and_traces_are_written(tmp_path, capsys):
         (["--strategy=disttgl:memory=1000000"], "strategy must be one for at most 65,536 ranks, got '1,000,000'"),
         (["--strategy=auto-state"], "strategy must be one whose plan does not depend on what is trained, got 'auto-st"),
         (["--strategy=pipetgl", "--hosts=2"], "groups must be so many that the ranks of each are on one machine"),
-        (["--strategy=sven:remote=0"], "remote must be a finite number above 0, got 0; give a share"),
+        (["--strategy=sven:remote=-1"], "remote must be a finite number of at least 0, got -1; give a share"),
         (["--strategy=disttgl:fetch_ahead=3"], "fetch_ahead must be True or False, got 3"),
         (["--strategy=pipetgl:groups=3"], "groups must be a divisor of the 2 ranks, got 3; let groups divide"),
         (["--ranks=2,x"], "ranks must be integers of at least 1, with commas, got '2,x'; give for example 2,4,8"),

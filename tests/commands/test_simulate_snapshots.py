@@ -3,18 +3,20 @@
 import json
 import re
 
-import numpy as np
 import pytest
 
 from lightning_tgnn.__main__ import main
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Links
-from lightning_tgnn.algorithms.schedules.snapshot_epochs import blad_epoch
+from lightning_tgnn.algorithms.schedules.simulator import Costs
+from lightning_tgnn.algorithms.schedules.snapshot_epochs import pipelined_groups
+from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
+from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_traffic
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
+from lightning_tgnn.strategies.blad import BLADStrategy
 from lightning_tgnn.types import RankLayout
 
 LOADS = {
@@ -154,13 +156,11 @@ def test_figures_of_blad_are_those_of_the_simulation(tmp_path, capsys):
     sizes, costs = read_sizes(SIZES).sizes, read_snapshot_costs(json.dumps(LOADS))
     own = [sizes[max(last - 7, 0) : last + 1] for last in range(20)]
     groups = predicted_groups(costs.model, own, costs.widths, 144, exchanged_widths=costs.exchanged_widths)
-    seconds = [sum(map(np.sum, group.seconds)) for group in groups]
-    updates = [
-        [[first + place for place in places] for places in groups_by_load(seconds[first : first + 10], 2)]
-        for first in (0, 10)
-    ]
     layout, links = RankLayout.of(4, per_host=2), Links(read_link("", "80000:0.01"), read_link("", "500:0.2"))
-    known = blad_epoch(groups, updates, layout, gradient_bytes=120000, hand_over=1e-4, rates=costs.rates, links=links)
+    updates, pairs = [range(10), range(10, 20)], SnapshotGroups(2)
+    known = pipelined_groups(groups, updates, layout, pairs, open_groups=2, hand_over=1e-4, rates=costs.rates)
+    plan, sent = BLADStrategy(processes_per_device=2).plan_for(4, 2), gradient_traffic(None, 120000, 2, 4)
+    known = known.updated(plan.outline(), layout, Costs({}, {"gradients": 120000}, links), sent)
     assert found["seconds_per_epoch"] == pytest.approx(known.seconds)
     assert found["waiting"] == pytest.approx(known.waiting.mean())
     assert found["overlap"] == pytest.approx(known.overlap)
@@ -205,14 +205,14 @@ def test_sizes_are_read_from_files_or_made_up(tmp_path):
             ["--strategy=blad:splits=even"],
             "option of blad must be one of 'balance', 'gradient_compression', ",
         ),
-        (["--strategy=blad:balance=evn"], "balance of blad must be one of 'even', 'load', got 'evn'; did you mean"),
-        (["--strategy=blad:split=even"], "split of blad must be one of 'paper', 'search', got 'even'"),
-        (["--strategy=blad:reorder=3"], "reorder of blad must be true or false, got 3"),
-        (["--strategy=blad:processes_per_device=3"], "processes_per_device of blad must be 1 or 2, got 3"),
-        (["--strategy=blad:open_groups=0"], "open_groups of blad must be an integer of at least 1, got 0"),
-        (["--ranks=3"], "ranks must be a multiple of the 2 processes of a device, got 3"),
-        (["--strategy=vertex_partition:remote=-1"], "remote of vertex_partition must be a finite number of at least 0"),
-        (["--strategy=vertex_partition:embeddings=-1"], "embeddings of vertex_partition must be a finite number"),
+        (["--strategy=blad:balance=evn"], "balance must be one of 'even', 'load', got 'evn'; did you mean"),
+        (["--strategy=blad:split=even"], "split must be one of 'paper', 'search', got 'even'"),
+        (["--strategy=blad:reorder=3"], "reorder must be True or False, got 3"),
+        (["--strategy=blad:processes_per_device=3"], "processes_per_device must be 1, 2 or 'auto', got 3"),
+        (["--strategy=blad:open_groups=0"], "open_groups must be an integer of at least 1, got 0"),
+        (["--ranks=3"], "devices times num_nodes must be a multiple of the 2 processes per device, got 3"),
+        (["--strategy=vertex_partition:remote=-1"], "remote must be a finite number of at least 0"),
+        (["--strategy=vertex_partition:embeddings=-1"], "embeddings must be a finite number"),
         (["--turns=9"], "turns must be left out with strategies on snapshots, got 9; every group is played once, or"),
         (["--bytes={rows: 3}"], "bytes must be left out with strategies on snapshots, got '{rows: 3}'; the loads of"),
         (["--group_size=0"], "group_size must be an integer of at least 1, got 0"),

@@ -14,7 +14,9 @@ from lightning_tgnn.algorithms.schedules import (
     SnapshotGroups,
     WholeGraph,
 )
+from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.programs import programs
+from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.schedules.validator import faults
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
@@ -36,7 +38,7 @@ from lightning_tgnn.strategies.parts import (
     VertexShares,
     WholeStep,
 )
-from lightning_tgnn.types import Plan, PlannedPart, RankLayout, UpdatesPart
+from lightning_tgnn.types import OrderPart, Plan, PlannedPart, RankLayout, UpdatesPart
 from lightning_tgnn.types.layout import families_of
 
 SCHEDULES, STORES = (DataParallel, RoundRobin, WholeGraph), (Sharded, Replicated, VertexCut)
@@ -241,13 +243,33 @@ def test_rows_of_a_store_that_is_cut_travel_in_order_too():
     assert (stages["rows"].travel, stages["updates"].travel) == ("all_to_all", "all_to_all")
 
 
+@pytest.mark.parametrize(
+    ("parts", "computing"),
+    [
+        ((WholeGraph, VertexCut, WholeStep), ["forward", "backward", "step"]),
+        ((SnapshotGroups, SnapshotMemory, GroupPipeline), ["groups", "backward", "step"]),
+        ((SharedGroups, SnapshotMemory, VertexShares), ["groups", "backward", "step"]),
+    ],
+)
+def test_plans_on_graphs_and_snapshots_are_simulated_too(parts, computing):
+    outline = plan(*parts).outline()
+    assert faults(programs(outline, 2, 4), outline, 2) == []
+    assert [stage.name for stage in outline.stages if not stage.travel] == computing
+    sent = {"gradients": 10.0} | ({"sums": 30.0} if parts[0] is WholeGraph else {})
+    links = Links(within=Link(0.0, 10.0))
+    found = simulate(outline, RankLayout.of(2), Costs(dict.fromkeys(computing, 2.0), sent, links), 3)
+    assert found.seconds == pytest.approx(3 * (2.0 * len(computing) + sum(sent.values()) / 10))
+
+
 def test_parts_that_do_not_say_their_stages_are_not_simulated():
-    whole = plan(WholeGraph, VertexCut, WholeStep)
+    class OwnOrder(InOrder):
+        stages = OrderPart.stages
+
     refused = (
-        "order must be a part that says its stages, to be simulated, got 'WholeStep'; give WholeStep a method stages"
+        "order must be a part that says its stages, to be simulated, got 'OwnOrder'; give OwnOrder a"
     )
     with pytest.raises(InvalidArgumentError, match=refused):
-        whole.outline()
+        plan(order=OwnOrder).outline()
 
     class OwnUpdates(UpdatesPart):
         def open(self, run, *, may_be_unused=False):

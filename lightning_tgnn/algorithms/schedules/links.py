@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from lightning_tgnn.checks import check_not_negative, check_positive
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT
+from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, NEXT
 
 
 @dataclass(frozen=True)
@@ -115,17 +114,3 @@ class Links:
         out = several[groups]
         np.maximum.at(most, groups[out], shared[link[out]])
         return most.T + np.where(count > 1, latency, 0.0)
-
-    def summing(self, layout: RankLayout, travels: Sequence[str], size: float) -> float:
-        """Return the seconds in which all ranks sum up ``size`` bytes in meetings, one after the other.
-
-        Args:
-            layout: The ranks.
-            travels: The collective of each meeting: all-reduces of equal parts of the bytes; or an ``"all_to_all"`` of
-                pieces, of which each rank sums up one, and an ``"all_gather"`` of the sums.
-            size: Bytes of a rank.
-        """
-        ranks = layout.ranks
-        own = {ALL_REDUCE: 1 / len(travels), ALL_TO_ALL: (ranks - 1) / ranks, ALL_GATHER: 1 / ranks}
-        each = np.full((1, ranks), float(size))
-        return sum(float(self.meeting(layout, travel, own[travel] * each)[0, 0]) for travel in travels)

@@ -36,7 +36,7 @@ _OF_LAST_TURN = Reads("updates", batches=1)
 
 def data_parallel(name: str, order: Sequence[Stage], updates: Sequence[Stage], *, delay: int) -> Outline:
     """Return the outline of ranks that share each batch, from the stages of an order and of updates."""
-    return Outline(name, (*order, *updates), staleness=delay, writes="updates")
+    return Outline(name, (*order, *updates), staleness=delay)
 
 
 def in_order(*, rows: str = "", updates: str = ALL_GATHER) -> tuple[Stage, ...]:

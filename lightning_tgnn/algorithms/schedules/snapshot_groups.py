@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
@@ -98,6 +100,47 @@ class SnapshotGroups(Schedule):
         """Return the groups of an update."""
         return batch_size * (layout.ranks // self.pipeline_length(layout))
 
+    def dealt(self, groups: int, devices: int, seconds: Sequence[float] | None) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of every device, by their places in an update.
+
+        Args:
+            groups: Of the update.
+            devices: How many.
+            seconds: How long each group takes in one process; None if that is unknown.
+        """
+        if self.balance == EVEN or seconds is None:
+            return groups_by_count(groups, devices)
+        return groups_by_load(seconds, devices)
+
+    def bounds(
+        self,
+        lengths: Sequence[int],
+        processes: int,
+        forward: Sequence[np.ndarray] | None,
+        backward: Sequence[np.ndarray] | None,
+        kept: Sequence[np.ndarray] | None = None,
+        *,
+        hand_over: float = 0.0,
+    ) -> list[tuple[int, ...]]:
+        """Return for each group of a device where each process's snapshots begin, and where the last ones end.
+
+        Args:
+            lengths: Snapshots of each group.
+            processes: Of the device.
+            forward: Seconds of each group's snapshots; None if they are unknown.
+            backward: Likewise.
+            kept: See `SnapshotPass`; None sets no limit.
+            hand_over: Seconds until a hidden state has gone from one process to the next.
+        """
+        if self.balance == EVEN or processes != 2 or forward is None or backward is None:
+            return [even_bounds(length, processes) for length in lengths]
+        limits = None if kept is None else [splits_that_fit(own, self.open_groups) for own in kept]
+        if self.split == PAPER:
+            splits = planned_splits(forward, backward, limits)
+        else:
+            splits = best_splits(forward, backward, open_groups=self.open_groups, hand_over=hand_over, limits=limits)
+        return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
+
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
         """Return the turns of a rank: the updates of a pass."""
         assert isinstance(over, SnapshotPass)
@@ -134,35 +177,22 @@ class _Turns(Turns):
             places, places, self.over.epoch, self.length * self.devices, parts=tuple(parts), groups=len(places)
         )
 
-    def _seconds(self, places: Sequence[int]) -> list[float] | None:
-        """Return how long groups take in one process; None if it is unknown."""
-        forward, backward = self.over.forward, self.over.backward
-        if forward is None or backward is None:
-            return None
-        return [float(forward[place].sum() + backward[place].sum()) for place in places]
-
     def _dealt(self, places: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Return the groups of every device, counted from the first given group."""
-        seconds = self._seconds(places)
-        if self.planned.balance == EVEN or seconds is None:
-            return groups_by_count(len(places), self.devices)
-        return groups_by_load(seconds, self.devices)
+        forward, backward = self.over.forward, self.over.backward
+        seconds = None
+        if forward is not None and backward is not None:
+            seconds = [float(forward[place].sum() + backward[place].sum()) for place in places]
+        return self.planned.dealt(len(places), self.devices, seconds)
 
     def _bounds(self, own: Sequence[int]) -> list[tuple[int, ...]]:
         """Return for each group of the device where each process's snapshots begin, and where the last ones end."""
         lengths = [len(self.over.snapshots_of(self.over.order[place])) for place in own]
-        forward, backward = self.over.forward, self.over.backward
-        if self.planned.balance == EVEN or self.length != 2 or forward is None or backward is None:
-            return [even_bounds(length, self.length) for length in lengths]
-        kept, limits = self.over.kept, None
-        if kept is not None:
-            limits = [splits_that_fit(kept[place], self.planned.open_groups) for place in own]
-        seconds = [forward[place] for place in own], [backward[place] for place in own]
-        if self.planned.split == PAPER:
-            splits = planned_splits(*seconds, limits)
-        else:
-            splits = best_splits(*seconds, open_groups=self.planned.open_groups, limits=limits)
-        return [(0, split, length) for split, length in zip(splits, lengths, strict=True)]
+        forward, backward, kept = (
+            None if known is None else [known[place] for place in own]
+            for known in (self.over.forward, self.over.backward, self.over.kept)
+        )
+        return self.planned.bounds(lengths, self.length, forward, backward, kept)
 
 
 @dataclass(frozen=True)

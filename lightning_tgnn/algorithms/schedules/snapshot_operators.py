@@ -8,8 +8,8 @@ from itertools import zip_longest
 
 import numpy as np
 
+from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Search, ordered
-from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel, backward_seconds, operator_seconds
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 

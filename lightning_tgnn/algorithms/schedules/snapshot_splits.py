@@ -144,7 +144,7 @@ def pair_seconds(
 ) -> float:
     """Return the seconds of groups on the two processes of a device, if neither slows the other down.
 
-    The simulation is `simulate_pair` with one operator for each part of a group.
+    The simulation is `simulate_chain` with one operator for each part of a group.
 
     Args:
         forward: As of `best_splits`.

@@ -17,16 +17,12 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.bench.tables import ALONE
 from lightning_tgnn.commands.plan.gradient_compression import too_short_for
 from lightning_tgnn.commands.plan.recipe import written_as
+from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
-from lightning_tgnn.commands.simulate.snapshot_forecasts import (
-    BLAD,
-    SNAPSHOT_OPTIONS,
-    SNAPSHOTS,
-    VERTICES,
-    CutSnapshots,
-    SnapshotPlan,
-)
+from lightning_tgnn.commands.simulate.snapshot_forecasts import CutSnapshots, forecast_epoch
 from lightning_tgnn.data import SnapshotDataModule
+
+BLAD, VERTICES, SNAPSHOTS = "blad", "vertex_partition", "snapshot_partition"
 
 
 @dataclass(frozen=True)
@@ -160,11 +156,10 @@ class SnapshotCandidates:
     def _taken(
         self, name: str, options: Mapping[str, Any], batch_size: int, shares: CutSnapshots | None = None
     ) -> SnapshotCandidate:
-        plan = SnapshotPlan(name, name, {**SNAPSHOT_OPTIONS[name], **options})
-        layout, played = self.cluster.layout, groups_of(self.data)
-        found = plan.epoch(
-            sizes_of(self.data), self.costs, layout, self.cluster.links,
-            group_size=self.data.group_size, groups=self.groups, numbers=played, shares=shares,
+        plan, layout, played = SimulatedPlan(name, name, dict(options)), self.cluster.layout, groups_of(self.data)
+        found = forecast_epoch(
+            plan, sizes_of(self.data), self.costs, layout, self.cluster.links,
+            group_size=self.data.group_size, groups=self.groups, numbers=played, cut=shares,
         )  # fmt: skip
         waiting = float(found.waiting.mean())
         travel, sent = {}, found.sent_between(layout)

@@ -20,7 +20,7 @@ from lightning_tgnn.commands.simulate.options import DESCRIPTION, SimulateOption
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
-    SnapshotPlan,
+    forecast_epoch,
     print_snapshot_forecasts,
     snapshot_figures,
 )
@@ -76,7 +76,7 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
     if options.snapshots is None:
         cure = "give --snapshots '{count: 100, vertices: 5000, edges: 50000, varies: 7}', or a CSV file"
         raise InvalidArgumentError(refusal("snapshots", "the sizes of snapshots", options.snapshots, cure))
-    plans, costs = [SnapshotPlan.of(word) for word in options.written], read_snapshot_costs(options.stages)
+    plans, costs = [SimulatedPlan.of(word) for word in options.written], read_snapshot_costs(options.stages)
     given = read_sizes(options.snapshots)
     size = options.batch_size or (None if given.groups_per_update else 4)
     length = options.group_size or given.group_size or 8
@@ -84,9 +84,10 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
     for plan in plans:
         for ranks in options.counts:
             layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
-            groups = size * plan.devices(ranks) if size else given.groups_per_update or 0
-            found = plan.epoch(
-                given.sizes, costs, layout, options.links, group_size=length, groups=groups, numbers=given.groups
+            devices = ranks // plan.strategy(ranks).fewest_ranks
+            groups = size * devices if size else given.groups_per_update or 0
+            found = forecast_epoch(
+                plan, given.sizes, costs, layout, options.links, group_size=length, groups=groups, numbers=given.groups
             )
             figures.append(snapshot_figures(plan, found, options.hosts))
     print_snapshot_forecasts(figures, console)

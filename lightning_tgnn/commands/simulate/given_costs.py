@@ -25,7 +25,7 @@ from lightning_tgnn.checks import (
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan, strategies_on_events
+from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan, strategies
 from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline, RowShares
 
@@ -167,7 +167,8 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
         requirement = "strategies with their seconds, and nothing else"
         raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
     for name in each:
-        check_choice("a strategy of stages", name, {*strategies_on_events(), CUT_COPIES})
+        on_events = {name for name, kind in strategies().items() if kind.trains_on == "events"}
+        check_choice("a strategy of stages", name, {*on_events, CUT_COPIES})
     found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
 from lightning_tgnn.commands.simulate.given_costs import read_link
-from lightning_tgnn.commands.simulate.plans import strategies_on_events
-from lightning_tgnn.commands.simulate.snapshot_forecasts import SNAPSHOT_OPTIONS
+from lightning_tgnn.commands.simulate.plans import strategies
 from lightning_tgnn.files.whole import check_ending
 
 DESCRIPTION = """Time strategies without a process, on any number of ranks: events/s, bubble, what is waited for.
@@ -67,7 +66,7 @@ width, and for an edge and unit of width; operators whose names begin with graph
 `plan --kind snapshots` writes both files, `data inspect --snapshots` the sizes: snapshots.json.
 
   blad      balance=load (even), split=search (paper), reorder=true, processes_per_device=1 (2), open_groups=2
-  snapshot_partition   processes_per_device=1 (2), open_groups (as many as ranks, up to 8)
+  snapshot_partition   open_groups (as many as ranks, up to 8)
   vertex_partition     remote=0.5 (vertices that a rank sends in an exchange, as a share of its own), embeddings=1 (rows
                        that it sends for targets of others, as a share of its own targets)
   all three   gradient_compression (bfloat16, int8, powersgd: gradients_NAME of loads.yaml are its bytes)
@@ -165,7 +164,7 @@ class SimulateOptions:
             cure = "separate them by commas"
             raise InvalidArgumentError(refusal("strategy", "names of strategies", self.strategy, cure))
         for word in written:
-            check_choice("strategy", word.split(":")[0], {*strategies_on_events(), *SNAPSHOT_OPTIONS})
+            check_choice("strategy", word.split(":")[0], strategies())
         return list(dict.fromkeys(written))
 
     @property
@@ -175,7 +174,7 @@ class SimulateOptions:
         Raises:
             InvalidArgumentError: Some strategies train events, others snapshots.
         """
-        found = {word: word.split(":")[0] in SNAPSHOT_OPTIONS for word in self.written}
+        found = {word: strategies()[word.split(":")[0]].trains_on == "snapshots" for word in self.written}
         if len(set(found.values())) > 1:
             cure = "simulate them one after the other"
             raise InvalidArgumentError(refusal("strategy", "all on events or all on snapshots", self.strategy, cure))

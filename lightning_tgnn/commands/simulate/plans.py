@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ _MOST_RANKS = 2**16
 SHARES = tuple(share.name for share in fields(RowShares))
 
 
-def strategies_on_events() -> dict[str, Callable[..., PlanRunner]]:
-    """Return the strategies on streams by name."""
+def strategies() -> dict[str, type[PlanRunner]]:
+    """Return the strategies that can be simulated by name: those on streams, and those on snapshots."""
     from lightning_tgnn.strategies.names import strategies_on  # and with it Lightning, which --help does without
 
-    return strategies_on("events")
+    return {**strategies_on("events"), **strategies_on("snapshots")}
 
 
 @dataclass(frozen=True)
@@ -56,31 +56,21 @@ class SimulatedPlan:
         0.5
         """
         name, given = name_and_options("strategy", written)
-        kinds = strategies_on_events()
-        kind = kinds[check_choice("strategy", name, kinds)]
+        kind = strategies()[check_choice("strategy", name, strategies())]
         known = [one.name for one in signature(kind).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         plan = cls(written, name, {option: value for option, value in given.items() if option in known})
-        if plan.fewest_ranks > _MOST_RANKS:
+        fewest = plan.strategy(1).fewest_ranks
+        if fewest > _MOST_RANKS:
             requirement = f"one for at most {_MOST_RANKS:,} ranks"
-            raise InvalidArgumentError(refusal("strategy", requirement, f"{plan.fewest_ranks:,}", "give lower factors"))
+            raise InvalidArgumentError(refusal("strategy", requirement, f"{fewest:,}", "give lower factors"))
         if isinstance(count := plan.options.get("micro_batches", 1), str):
             raise InvalidArgumentError(refusal("micro_batches", "a number, to be simulated", count, "give 1 or 2"))
-        read = plan.plan(plan.fewest_ranks).order.shares
+        read = plan.plan(fewest).order.shares
         for option in given:
             check_choice(f"option of {name}", option, [*known, *read])
         plan = replace(plan, shares={option: value for option, value in given.items() if option in read})
-        plan.outline(plan.fewest_ranks)
+        plan.outline(fewest)
         return plan
-
-    @property
-    def fewest_ranks(self) -> int:
-        """The fewest ranks on which there is such a plan."""
-        counts = [self.options.get(name) or 1 for name in ("groups", "minibatch", "epoch", "memory")]
-        fewest = 1
-        for count in counts:
-            fewest *= count if isinstance(count, int) and count > 0 else 1
-        staleness = self.options.get("staleness") if self.name == "pipetgl" else None
-        return fewest * (1 + staleness) if isinstance(staleness, int) and staleness > 0 else fewest
 
     @property
     def compression(self) -> str | None:
@@ -94,21 +84,28 @@ class SimulatedPlan:
 
     def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
         """Return the plan with the shares of rows that it depends on and that the user has not said."""
-        read = self.plan(self.fewest_ranks).order.shares
+        read = self.plan(self.strategy(1).fewest_ranks).order.shares
         return replace(self, shares={**{name: shares[name] for name in shares if name in read}, **self.shares})
 
+    def strategy(self, ranks: int) -> PlanRunner:
+        """Return the strategy; where the copies of node memory are not given, with as many as there can be.
+
+        Raises:
+            InvalidArgumentError: An option has a value that cannot work.
+        """
+        kind = strategies()[self.name]
+        made = kind(**self.options)
+        if "memory" not in signature(kind).parameters or self.options.get("memory") is not None:
+            return made
+        return kind(**{**self.options, "memory": max(ranks // made.fewest_ranks, 1)})
+
     def plan(self, ranks: int, hosts: int = 1) -> Plan:
-        """Return the plan of so many ranks; where no copies of node memory are given, of as many as there can be.
+        """Return the plan of so many ranks.
 
         Raises:
             InvalidArgumentError: The ranks or the hosts do not fit the strategy.
         """
-        options = dict(self.options)
-        if self.name == "disttgl" and options.get("memory") is None:
-            alone = {**options, "memory": 1}
-            sharing = SimulatedPlan(self.written, self.name, alone).fewest_ranks
-            options["memory"] = max(ranks // sharing, 1)
-        return strategies_on_events()[self.name](**options).plan_for(ranks, hosts)
+        return self.strategy(ranks).plan_for(ranks, hosts)
 
     def outline(self, ranks: int, hosts: int = 1) -> Outline:
         """Return what turns of so many ranks consist of.

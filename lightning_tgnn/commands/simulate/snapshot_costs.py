@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Rates, check_rates
+from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
+from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
-from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes
+from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes, gradient_travels
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
 from lightning_tgnn.commands.simulate.given_costs import compressed_name, compressing_name
 from lightning_tgnn.commands.simulate.written_costs import is_folder, number, read_mapping
+from lightning_tgnn.types.outline import ALL_TO_ALL
 
 _LOADS_FORM = "write {loads: {graph 1: [1e-4, 0, 2e-9], nn 1: [...], backward: [...]}, widths: {graph 1: 16, nn 1: 64}}"
 _COMPRESSED = tuple(compressed_name(name) for name in COMPRESSIONS)
@@ -94,13 +98,23 @@ class SnapshotCosts:
             raise InvalidArgumentError(refusal(f"{name} of stages", requirement, "nothing", cure))
         return found
 
-    def update_seconds(self, compression: str | None) -> float:
-        """Return what an update takes beside its operators and messages.
+    def of_update(self, compression: str | None, ranks: int, links: Links) -> Costs:
+        """Return what the stages of an update take beside its groups.
 
         Args:
             compression: Of gradients, its name; None for none.
+            ranks: M.
+            links: That gradients travel on.
+
+        Raises:
+            InvalidArgumentError: As of `gradient_bytes`.
         """
-        return self.update + (0.0 if compression is None else float(getattr(self, compressing_name(compression))))
+        size, seconds = self.gradient_bytes(compression), {"step": self.update}
+        if compression is not None:
+            seconds[COMPRESS] = float(getattr(self, compressing_name(compression)))
+        if ALL_TO_ALL not in gradient_travels(compression):
+            return Costs(seconds, {"gradients": size}, links)
+        return Costs(seconds, {"gradients": size * (ranks - 1) / ranks, GRADIENT_SUMS: size / ranks}, links)
 
     @property
     def graph_widths(self) -> list[float]:

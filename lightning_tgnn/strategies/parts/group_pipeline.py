@@ -24,8 +24,10 @@ from lightning_tgnn.types import (
     SnapshotBatch,
     SnapshotGroup,
     SnapshotTask,
+    StorePart,
 )
 from lightning_tgnn.types.layout import PIPELINES
+from lightning_tgnn.types.outline import GROUPS, RowShares, Stage
 
 _MOST_MESSAGES = 8  # of each direction; `Messages` waits for what it has sent once there are 16
 Ending = Callable[[Tensor, SnapshotGroup], Tensor]
@@ -64,6 +66,10 @@ class GroupPipeline(OrderPart):
         check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
         if self.streams not in (1, 2):
             raise InvalidArgumentError(refusal("streams", "1 or 2", self.streams, "2 overlaps operators of two groups"))
+
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
+        """Return the stages of a turn; `pipelined_groups` times what goes on within."""
+        return (Stage(GROUPS, trains=True),)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedGroups:
         """Return the order of this rank."""

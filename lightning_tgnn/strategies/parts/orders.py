@@ -26,7 +26,7 @@ from lightning_tgnn.types import (
     UpdatedRows,
     has_stages,
 )
-from lightning_tgnn.types.outline import RowShares, Stage
+from lightning_tgnn.types.outline import ALL_TO_ALL, LINKS, After, RowShares, Stage
 
 _Answer = TypeVar("_Answer")
 
@@ -95,6 +95,10 @@ class WholeStep(OrderPart):
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> None:
         """Leave the step as it is."""
+
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
+        """Return the stages of a turn; the partial sums of all layers, forward and backward, are one exchange."""
+        return (Stage("forward", trains=True), Stage("sums", LINKS, (After("forward"),), travel=ALL_TO_ALL))
 
 
 def give_order(run: Run, part: OrderPart) -> None:

@@ -33,9 +33,11 @@ from lightning_tgnn.types import (
     SnapshotData,
     SnapshotGroup,
     SnapshotTask,
+    StorePart,
     Targets,
     datamodule_of,
 )
+from lightning_tgnn.types.outline import GROUPS, RowShares, Stage
 
 METHODS = ("metis", "interval", "range")
 _PARTITION = "partition"  # in a checkpoint
@@ -60,6 +62,15 @@ class VertexShares(OrderPart):
 
     def __post_init__(self) -> None:
         check_partition_type(self.partition)
+
+    @property
+    def shares(self) -> frozenset[str]:
+        """Which shares of rows a forecast depends on."""
+        return frozenset({"remote", "embeddings"})
+
+    def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
+        """Return the stages of a turn; `shared_groups` times what goes on within."""
+        return (Stage(GROUPS, trains=True),)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> SharedVertices:
         """Return the order of this rank."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts, simulate_chain
 from lightning_tgnn.algorithms.schedules.operator_order import (
     ALONE,
     GRAPH,
@@ -17,7 +18,6 @@ from lightning_tgnn.algorithms.schedules.operator_order import (
     operator_order,
     ordered,
 )
-from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_pair
 from lightning_tgnn.checks import InvalidArgumentError
 
 RATES = ((0.6, 1.0), (1.0, 0.6))
@@ -32,7 +32,7 @@ def seconds_together(first, second, exchanges=None, rates=RATES):
         else (first, second)
     )
     groups = [GroupParts((tuple(first), ()), ((), ())), GroupParts(((), tuple(second)), ((), ()))]
-    return simulate_pair(groups, rates=rates).seconds
+    return simulate_chain(groups, rates=rates).seconds
 
 
 def all_exchanges(first, second):

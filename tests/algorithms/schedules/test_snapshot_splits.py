@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts, simulate_chain
 from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.operator_order import Operator
-from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_pair
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
     even_bounds,
@@ -54,7 +54,7 @@ def by_operators(forward, backward, splits, hand_over=0.0, **options):
         GroupParts((part(f[:p]), part(f[p:])), (part(b[:p]), part(b[p:])), hand_over, hand_over)
         for f, b, p in zip(forward, backward, splits, strict=True)
     ]
-    return simulate_pair(groups, **options).seconds
+    return simulate_chain(groups, **options).seconds
 
 
 @seed(16)

@@ -10,13 +10,15 @@ A group of which a process has no snapshots does not wait for that process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
-from lightning_tgnn.algorithms.schedules.operator_order import ALONE, KINDS, NN, Operator, Rates, check_rates
+from lightning_tgnn.algorithms.schedules.open_groups import goes_back
+from lightning_tgnn.algorithms.schedules.operator_order import KINDS, NN, Operator, Rates, check_rates
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.types.timeline import Timeline
 
@@ -94,34 +96,29 @@ class ChainSimulation:
 
 
 def simulate_chain(
-    groups: Sequence[GroupParts],
-    *,
-    devices: Sequence[int] | None = None,
-    rates: Rates = ALONE,
-    open_groups: int | None = None,
+    groups: Sequence[GroupParts], *, rates: Rates | None = None, open_groups: int | None = None
 ) -> ChainSimulation:
     """Time groups on a chain of processes.
 
     Args:
         groups: In order, all cut for as many processes.
-        devices: The device of each process. Processes on the same device slow each other down. None gives each process
-            its own device.
-        rates: ``rates[kind][other kind]``, how fast an operator runs beside another on its device. Beside several
-            operators the rates multiply.
+        rates: ``rates[kind][other kind]``, how fast an operator runs beside another where all processes are on one
+            device; beside several operators the rates multiply. None gives each process a device of its own.
         open_groups: The most groups whose forward a process may have run without their backward. None is as many as the
             chain has processes.
 
     Raises:
         InvalidArgumentError: The groups are not cut for as many processes, one goes through some and not to the last,
             or an argument is out of range.
+
+    >>> one, two = (Operator("graph", 1.0),), (Operator("nn", 2.0),)
+    >>> simulate_chain([GroupParts((one, one), (two, two))] * 2).seconds
+    9.0
     """
-    from lightning_tgnn.algorithms.schedules.chain_loops import run_chain  # numba, which takes a second
+    # numba, which takes a second
+    from lightning_tgnn.algorithms.schedules.simulator_loops import earliest, earliest_beside
 
     processes = _processes(groups)
-    placed = np.arange(processes) if devices is None else np.asarray(devices, dtype=np.int64)
-    if placed.shape != (processes,):
-        cure = "give the device of each process"
-        raise InvalidArgumentError(refusal("devices", f"{processes} numbers", devices, cure))
     limit = processes if open_groups is None else check_int("open_groups", open_groups, minimum=1, cure="2 is usual")
     for place, own in enumerate(groups):
         _check_goes_through(own, place)
@@ -129,38 +126,74 @@ def simulate_chain(
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     kind = np.array([one.kind == NN for part in parts for one in part], dtype=np.int64)
     work = np.array([one.seconds for part in parts for one in part], dtype=np.float64)
-    state_lag, gradient_lag = np.zeros((len(groups), processes)), np.zeros((len(groups), processes))
-    for place, own in enumerate(groups):
-        state_lag[place], gradient_lag[place] = own.state_seconds, own.gradient_seconds
-    begin, end, busy, beside = run_chain(
-        _offset(lengths), kind, work, placed, check_rates(rates), state_lag, gradient_lag, np.full(processes, limit)
-    )
     part = np.repeat(np.arange(len(parts)), lengths)
     group, rest = np.divmod(part, 2 * processes)
     rank, phase = np.divmod(rest, 2)
-    return ChainSimulation(busy, beside, Timeline(_STAGES, kind + 2 * phase, rank, group, begin, end))
+    begins = np.zeros(len(parts))  # each part begins with an action that takes no time, then come its operators
+    waits, duration = _waits(groups, lengths, part, limit), np.concatenate([begins, work])
+    if rates is None:
+        begin, _, _ = earliest(*waits, duration)
+        end, beside = begin + duration, np.zeros_like(begin)
+    else:
+        kinds = np.concatenate([np.full(len(parts), -1), kind])
+        begin, end, beside = earliest_beside(*waits, duration, kinds, check_rates(rates))
+    begin, end, beside = begin[len(parts) :], end[len(parts) :], beside[len(parts) :]
+    busy, together = (np.bincount(rank, weights, minlength=processes) for weights in (end - begin, beside))
+    return ChainSimulation(busy, together, Timeline(_STAGES, kind + 2 * phase, rank, group, begin, end))
 
 
-def simulate_pair(
-    groups: Sequence[GroupParts], *, rates: Rates = ALONE, open_groups: int = OPEN_GROUPS
-) -> ChainSimulation:
-    """Time groups on the two processes of a device.
+def _waits(
+    groups: Sequence[GroupParts], lengths: np.ndarray, part: np.ndarray, open_groups: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what is awaited, what waits for it, and the seconds between them; see `simulator_loops.earliest`.
+
+    The parts come first, by group, process and phase, then their operators.
+    """
+    processes = len(groups[0].forward)
+    number = np.arange(len(groups) * processes * 2).reshape(-1, processes, 2)
+    operators = number.size + np.arange(len(part))
+    ends = np.where(lengths > 0, number.size + np.cumsum(lengths) - 1, number.ravel())
+    first = np.diff(part, prepend=-1) != 0
+    found = [(np.where(first, part, operators - 1), operators, np.zeros(len(part)))]
+    links: list[tuple[int, int, float]] = []
+    of_process: list[list[tuple[int, bool]]] = [[] for _ in range(processes)]
+    for place, own in enumerate(groups):
+        having = [process for process, forward in enumerate(own.forward) if forward]
+        state, gradient = (np.broadcast_to(lag, processes) for lag in (own.state_seconds, own.gradient_seconds))
+        for process, after in zip(having, [*having[1:], -1], strict=False):
+            of_process[process].append((place, after < 0))
+            if after >= 0:
+                ahead, back = number[place, [process, after]], number[place, [after, process]]
+                links.append((ends[ahead[0, 0]], ahead[1, 0], state[process]))
+                links.append((ends[back[0, 1]], back[1, 1], gradient[after]))
+    for process, own_groups in enumerate(of_process):
+        order = [number[place, process, phase] for place, phase in _program(own_groups, open_groups)]
+        links += [(ends[earlier], later, 0.0) for earlier, later in pairwise(order)]
+    if links:
+        source, target, lag = zip(*links, strict=True)
+        found.append((np.array(source), np.array(target), np.array(lag, dtype=np.float64)))
+    sources, targets, lags = zip(*found, strict=True)
+    return np.concatenate(sources), np.concatenate(targets), np.concatenate(lags)
+
+
+def _program(groups: Sequence[tuple[int, bool]], open_groups: int) -> Iterator[tuple[int, int]]:
+    """Yield the group and phase, 0 forward and 1 backward, of a process's parts, in the order that training keeps.
 
     Args:
-        groups: In order, all cut in two.
-        rates: ``rates[kind][other kind]``, how fast an operator runs beside another.
-        open_groups: The most groups whose forward the first process may have run without their backward.
-
-    Raises:
-        InvalidArgumentError: A group is not cut in two, or an argument is out of range.
-
-    >>> one, two = (Operator("graph", 1.0),), (Operator("nn", 2.0),)
-    >>> simulate_pair([GroupParts((one, one), (two, two))] * 2).seconds
-    9.0
+        groups: The groups of which the process has a part, and whether they end on it.
+        open_groups: The most groups that may wait for their gradient.
     """
-    if groups and _processes(groups) != 2:
-        raise InvalidArgumentError(refusal("groups", "cut in two", _processes(groups), "or call `simulate_chain`"))
-    return simulate_chain(groups, devices=(0, 0), rates=rates, open_groups=open_groups) if groups else _NOTHING
+    left, waiting = deque(groups), deque[int]()
+    while left or waiting:
+        if goes_back(len(waiting), open_groups, bool(left)):
+            yield waiting.popleft(), 1
+            continue
+        group, ends_here = left.popleft()
+        yield group, 0
+        if ends_here:
+            yield group, 1
+        else:
+            waiting.append(group)
 
 
 def _check_goes_through(group: GroupParts, place: int) -> None:
@@ -176,21 +209,9 @@ def _check_goes_through(group: GroupParts, place: int) -> None:
         raise InvalidArgumentError(refusal(f"snapshots of group {place}", requirement, f"on {having}", cure))
 
 
-def _offset(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
 def _processes(groups: Sequence[GroupParts]) -> int:
     counts = {len(group.forward) for group in groups}
     if len(counts) != 1:
         requirement = "at least one, all cut for as many processes"
         raise InvalidArgumentError(refusal("groups", requirement, sorted(counts), "cut all in the same way"))
     return counts.pop()
-
-
-_EMPTY = np.empty(0)
-_NOTHING = ChainSimulation(
-    np.zeros(2),
-    np.zeros(2),
-    Timeline(_STAGES, _EMPTY.astype(np.int64), _EMPTY.astype(np.int64), _EMPTY.astype(np.int64), _EMPTY, _EMPTY),
-)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.operator_order import KINDS, Operator
+from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts, simulate_chain
+from lightning_tgnn.algorithms.schedules.operator_order import ALONE, KINDS, Operator
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
-from lightning_tgnn.algorithms.schedules.pair_simulation import GroupParts, simulate_chain, simulate_pair
 from lightning_tgnn.checks import InvalidArgumentError
 
 SECONDS = st.integers(1, 5)
@@ -98,7 +98,7 @@ def kind_beside(timeline, bar, begin, end):
 @given(st.lists(st.tuples(*[st.lists(OPERATOR, min_size=1, max_size=3)] * 4), min_size=1, max_size=4))
 def test_operators_run_at_the_rates_of_what_runs_beside_them(operators):
     groups = [GroupParts((a, b), (c, d)) for a, b, c, d in operators]
-    found = simulate_pair(groups, rates=CONTENDED)
+    found = simulate_chain(groups, rates=CONTENDED)
     timeline = found.timeline
     work = [one.seconds for a, b, c, d in operators for part in (a, c, b, d) for one in part]
     overlap = 0.0
@@ -117,7 +117,7 @@ def test_the_first_process_does_not_run_ahead_of_its_open_groups():
     one, long = one_operator(1), one_operator(10)
     groups = [GroupParts((one, long), (one, long))] * 4
     for open_groups in (1, 2, 3):
-        timeline = simulate_pair(groups, open_groups=open_groups).timeline
+        timeline = simulate_chain(groups, rates=ALONE, open_groups=open_groups).timeline
         forward = (timeline.rank == 0) & (timeline.stage == 1)
         gradient_at = timeline.end[(timeline.rank == 1) & (timeline.stage == 3)]
         begins = timeline.begin[forward]
@@ -128,7 +128,7 @@ def test_the_first_process_does_not_run_ahead_of_its_open_groups():
 def test_whole_groups_of_both_processes_wait_for_nobody():
     one, none = one_operator(3), ()
     groups = [GroupParts((none, one), (none, one)), GroupParts((one, none), (one, none))] * 2
-    found = simulate_pair(groups)
+    found = simulate_chain(groups, rates=ALONE)
     assert found.seconds == 12
     assert found.waiting.tolist() == [0, 0]
 
@@ -136,14 +136,14 @@ def test_whole_groups_of_both_processes_wait_for_nobody():
 def test_the_backward_of_a_whole_group_comes_before_that_of_an_open_one():
     short, long, none = one_operator(1), one_operator(5), ()
     groups = [GroupParts((short, long), (short, long)), GroupParts((long, none), (long, none))]
-    timeline = simulate_pair(groups).timeline
+    timeline = simulate_chain(groups, rates=ALONE).timeline
     first = timeline.rank == 0
     assert timeline.turn[first][np.argsort(timeline.begin[first])].tolist() == [0, 1, 1, 0]
 
 
 def test_a_timeline_can_be_painted():
     parts = (Operator("graph", 1.0), Operator("nn", 2.0))
-    timeline = simulate_pair([GroupParts((parts, parts), (parts, parts))] * 2).timeline
+    timeline = simulate_chain([GroupParts((parts, parts), (parts, parts))] * 2).timeline
     assert timeline.stages == ("graph forward", "nn forward", "graph backward", "nn backward")
     assert sorted(set(timeline.turn.tolist())) == [0, 1]
     (axes,) = timeline_figure(timeline).axes
@@ -153,10 +153,7 @@ def test_a_timeline_can_be_painted():
 
 
 def test_nothing_takes_no_time():
-    nothing = simulate_pair([])
-    assert nothing.seconds == nothing.overlap == 0
-    assert nothing.waiting.tolist() == [0, 0]
-    idle = simulate_pair([GroupParts(((), ()), ((), ()))])
+    idle = simulate_chain([GroupParts(((), ()), ((), ()))], rates=ALONE)
     assert idle.seconds == 0
 
 
@@ -170,14 +167,10 @@ def test_chains_that_cannot_run_are_refused():
         InvalidArgumentError, match="state_seconds must be finite and at least 0, one or one for each process, got -1"
     ):
         GroupParts((one, one), (one, one), -1.0)
-    with pytest.raises(InvalidArgumentError, match="groups must be cut in two, got 3"):
-        simulate_pair([GroupParts((one,) * 3, (one,) * 3)])
     with pytest.raises(InvalidArgumentError, match="groups must be at least one, all cut for as many processes"):
         simulate_chain([GroupParts((one,), (one,)), GroupParts((one, one), (one, one))])
     for gap in ((one, (), one), (one, one, ())):
         with pytest.raises(InvalidArgumentError, match="group 1 must be all on one process, or on consecutive"):
             simulate_chain([GroupParts((one,) * 3, (one,) * 3), GroupParts(gap, gap)])
-    with pytest.raises(InvalidArgumentError, match="devices must be 2 numbers"):
-        simulate_chain([GroupParts((one, one), (one, one))], devices=[0])
     with pytest.raises(InvalidArgumentError, match="rates must be two rows of two finite numbers above 0"):
-        simulate_pair([GroupParts((one, one), (one, one))], rates=((0.0, 1.0), (1.0, 1.0)))
+        simulate_chain([GroupParts((one, one), (one, one))], rates=((0.0, 1.0), (1.0, 1.0)))
