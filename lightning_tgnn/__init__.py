@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from lightning_tgnn.compat.registration import register_strategies
 from lightning_tgnn.lazy import lazy_names
-from lightning_tgnn.registration import register_strategies
 
 if TYPE_CHECKING:
     from lightning_tgnn.callbacks import (

@@ -87,10 +87,11 @@ class TGNNCommand(ResumingCLI):
         """Set our defaults."""
         parser.set_defaults(_DEFAULTS)
 
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+    def subcommand_parser(self, klass: type, subcommand: str, **kwargs: object) -> LightningArgumentParser:
+        """Return the parser of a subcommand, with what it takes of ours."""
         if self._asked and subcommand not in self._asked:
             return self.init_parser(**kwargs)
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser = super().subcommand_parser(klass, subcommand, **kwargs)
         self.add_own_arguments(parser, subcommand)
         return parser
 
@@ -108,15 +109,15 @@ class TGNNCommand(ResumingCLI):
             help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
             parser.add_argument("--trust", type=bool, default=False, help=help_)
 
-    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        # Lightning would make the optimizer now; our tasks have parameters when they know the stream.
-        chosen = {name: self._get(self.config_init, name) for name in ("optimizer", "lr_scheduler")}
+    def give_optimizer(self, subcommand: str | None) -> None:
+        """Give the model what makes the optimizer: our tasks have parameters when they know the stream."""
+        chosen = {name: self.chosen(name, made=True) for name in ("optimizer", "lr_scheduler")}
         given: dict[str, Any] = {name: _maker(choice) for name, choice in chosen.items() if choice}
         if not given:
             return
         if not isinstance(self.model, OptimizedTask):
             _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
-            super()._add_configure_optimizers_method_to_model(subcommand)
+            super().give_optimizer(subcommand)
             return
         for name in given:
             own = not type(self.model).configure_optimizers.__module__.startswith("lightning_tgnn.")
@@ -127,7 +128,7 @@ class TGNNCommand(ResumingCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, with the baseline if asked for, and our progress bar unless one is given or unwanted."""
-        given = self._get(self.config_init, "trainer", default={})
+        given = self.chosen("trainer", made=True, default={})
         callbacks = given.get("callbacks") or []
         callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
         has_bar = any(isinstance(callback, ProgressBar) for callback in callbacks)
@@ -154,12 +155,13 @@ class TGNNCommand(ResumingCLI):
             if not _is_of_lightning(error):
                 raise
             raise MisconfigurationException(str(error)) from error  # an accelerator that it does not know, say
-        if self._get(self.config, "edgebank", default=False):
+        if self.chosen("edgebank", default=False):
             trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
         return trainer
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+    def subcommand_arguments(self, subcommand: str) -> dict[str, Any]:
+        """Return the arguments of the Trainer's method, whose tables `fit` prints itself."""
+        kwargs = super().subcommand_arguments(subcommand)
         if "verbose" in kwargs:  # the table that `fit` prints, in place of Lightning's
             self._shows_metrics = kwargs["verbose"]
             kwargs["verbose"] = False
@@ -174,7 +176,7 @@ class TGNNCommand(ResumingCLI):
 
     def after_fit(self) -> None:
         """Measure the best checkpoint on the validation and test splits, and print what came out and where it is."""
-        if not self._get(self.config, "test_after_fit") or getattr(self.trainer, "fast_dev_run", False):
+        if not self.chosen("test_after_fit") or getattr(self.trainer, "fast_dev_run", False):
             return
         checkpoints = deciding_callback(self.trainer)
         path = None if checkpoints is None else checkpoints.best_model_path or None

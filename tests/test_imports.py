@@ -105,7 +105,7 @@ def test_test_files_can_be_collected_together():
 
 def test_only_comm_exchanges_data():
     for path in files():
-        if folder_of(path) not in {"comm", "strategies"}:
+        if folder_of(path) not in {"comm", "compat", "strategies"}:
             modules = set(imported_modules(AtRuntime().visit(tree_of(path))))
             modules -= (
                 {module for module in modules if module.startswith(FORMAT)} if folder_of(path) == "files" else set()

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
+from pathlib import Path
 from typing import IO, Any
 
 import lightning.pytorch as pl
-from lightning.fabric.utilities.types import _PATH
-from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.compat.modules import restricted_classmethod
 from lightning_tgnn.data.pipeline import Pipeline, plain_values
 from lightning_tgnn.trust import TRUST
 
@@ -52,10 +52,10 @@ class DescribedData(Pipeline, pl.LightningDataModule):
         rank_zero_info(notice)
 
     @override
-    @_restricted_classmethod
+    @restricted_classmethod
     def load_from_checkpoint(
         cls,  # noqa: N805
-        checkpoint_path: _PATH | IO[bytes],
+        checkpoint_path: str | Path | IO[bytes],
         *args: Any,
         trust: bool = False,
         **kwargs: Any,

@@ -14,7 +14,6 @@ from zipfile import BadZipFile, ZipFile
 import torch
 from fsspec.core import url_to_fs
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
@@ -76,7 +75,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
     """What a refusal says that a file has to be."""
 
     @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: _PATH, storage_options: object = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None) -> None:
         checkpoint, local = plain(signed(checkpoint), arrays=False), local_path(path)
         if storage_options is not None or local is None:
             super().save_checkpoint(checkpoint, path, storage_options)
@@ -95,7 +94,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
     @override
     def load_checkpoint(
         self,
-        path: _PATH | IO[bytes],
+        path: str | Path | IO[bytes],
         map_location: Any = on_cpu,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
@@ -120,7 +119,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
 
     def open_checkpoint(
         self,
-        path: _PATH | IO[bytes],
+        path: str | Path | IO[bytes],
         map_location: object = on_cpu,
         weights_only: bool | None = None,
         *,
@@ -149,7 +148,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         return read() if (local := local_path(path)) is None else of_one_writing(local, read)
 
     def _open(
-        self, path: _PATH | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
+        self, path: str | Path | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
     ) -> dict[str, Any]:
         plain_only = True if weights_only is None else weights_only
         with reading_tensors(path, self.what):
@@ -165,7 +164,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
             _forget_files_elsewhere(held, str(path))
             return held
 
-    def _load(self, path: _PATH | IO[bytes], map_location: object, plain_only: bool) -> dict[str, Any]:
+    def _load(self, path: str | Path | IO[bytes], map_location: object, plain_only: bool) -> dict[str, Any]:
         """Return what a file holds, whole: of other storage its bytes are fetched first."""
         if isinstance(path, str):
             storage, name = url_to_fs(path)
@@ -178,7 +177,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         return held
 
     @override
-    def remove_checkpoint(self, path: _PATH) -> None:
+    def remove_checkpoint(self, path: str | Path) -> None:
         """Remove a checkpoint that has a name of `signed`; others stay, whoever has named them."""
         place = local_path(path)
         if _is_known(str(place / META if place is not None and is_own(place) else path)):
@@ -207,7 +206,7 @@ class RunCheckpointIO(WholeCheckpointIO):
 
     @override
     def _open(
-        self, path: _PATH | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
+        self, path: str | Path | IO[bytes], map_location: object, weights_only: bool | None, checked: slice
     ) -> dict[str, Any]:
         held = super()._open(path, map_location, weights_only, checked)
         if not {"state_dict", "pytorch-lightning_version"} <= held.keys():

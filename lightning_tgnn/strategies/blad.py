@@ -85,7 +85,7 @@ class BLADStrategy(SnapshotRunner):
     @override
     def parallel_devices(self) -> list[torch.device] | None:
         """The device of every rank of this machine; the processes of a GPU have it in common."""
-        return self._parallel_devices
+        return super().parallel_devices
 
     @parallel_devices.setter
     def parallel_devices(self, parallel_devices: list[torch.device] | None) -> None:
@@ -93,7 +93,7 @@ class BLADStrategy(SnapshotRunner):
         processes = self._given if isinstance(self._given, int) else 1
         self._take_parts(processes)
         each = processes if on_gpu else 1
-        self._parallel_devices = parallel_devices and [device for device in parallel_devices for _ in range(each)]
+        self.set_parallel_devices(parallel_devices and [device for device in parallel_devices for _ in range(each)])
 
     def _take_parts(self, processes: int) -> None:
         """Deal out groups to devices of so many ranks."""
@@ -103,10 +103,9 @@ class BLADStrategy(SnapshotRunner):
         self._snapshots = SnapshotMemory(measure=measure, reorder=reorder, split=self._split)
 
     @override
-    def _get_process_group_backend(self) -> str:
+    def default_backend(self) -> str:
         # NCCL refuses two processes on a GPU.
-        shared = self._processes > 1 and self.root_device.type == "cuda" and self._process_group_backend is None
-        return "gloo" if shared else super()._get_process_group_backend()
+        return "gloo" if self._processes > 1 and self.root_device.type == "cuda" else super().default_backend()
 
     @override
     def plan(self, task: pl.LightningModule | None, trainer: pl.Trainer | None) -> Plan:

@@ -77,9 +77,9 @@ class PlannedStrategy(TunedRunner):
         return replace(layout, hosts=self._hosts)
 
     @override
-    def _configure_launcher(self) -> None:
+    def check_launch(self) -> None:
         _ = self.layout  # refused before ranks are started
-        super()._configure_launcher()
+        super().check_launch()
 
     @property
     @override

@@ -168,9 +168,9 @@ class PlanRunner(SupervisedStrategy):
         return self.broadcast(self._messages(GRADIENTS).gather(value))
 
     @override
-    def _configure_launcher(self) -> None:
+    def check_launch(self) -> None:
         self.check_ranks(self.world_size, self.num_nodes)
-        super()._configure_launcher()
+        super().check_launch()
 
     @override
     def setup(self, trainer: pl.Trainer) -> None:
@@ -196,7 +196,7 @@ class PlanRunner(SupervisedStrategy):
         check_same_on_all(lambda: plan_of(plan), self._everyone, self.broadcast)
         if self._groups is None or self._groups.layout != plan.layout:
             check_families(plan.layout)
-            before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self._timeout)
+            before, self._groups = None, ProcessGroups(plan.layout, self.global_rank, self.timeout)
             ranks, group = plan.layout.group_of(STATE, self.global_rank), self._groups.of(STATE)
             self.exchange = Exchange(len(ranks), ranks.index(self.global_rank), group, self.root_device)
         run = Run(
@@ -219,7 +219,7 @@ class PlanRunner(SupervisedStrategy):
         if before is None or before.store is not plan.store:
             self._state = plan.open_store(run)
         if before is None or before.updates is not plan.updates:
-            self._updates = plan.open_updates(run, may_be_unused=bool(self._ddp_kwargs.get("find_unused_parameters")))
+            self._updates = plan.open_updates(run, may_be_unused=bool(self.ddp_options.get("find_unused_parameters")))
         self.planned = plan
         return run, plan
 

@@ -42,6 +42,6 @@ class SnapshotRunner(PlanRunner):
         return self._state if isinstance(self._state, SnapshotState) else None
 
     @override
-    def _configure_launcher(self) -> None:
+    def check_launch(self) -> None:
         self._schedule.pipeline_length(RankLayout.of(self.world_size))  # refused before ranks are started
-        super()._configure_launcher()
+        super().check_launch()

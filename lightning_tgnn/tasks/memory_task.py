@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import ModelConfig
@@ -306,9 +307,9 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         if self.model is None:
             self.build(info)
         else:
-            if self._trainer is None and self.info is not None:  # from the processes of a fit, which have checked it
+            if trainer_of(self) is None and self.info is not None:  # from the processes of a fit, which have checked it
                 self.info = replace(self.info, features=info.features)
-            check_same_stream(info, self.info, resumes=self._trainer is not None and self.trainer.state.fn == "fit")
+            check_same_stream(info, self.info, resumes=trainer_of(self) is not None and self.trainer.state.fn == "fit")
         self._saved_state, self._saved_random = saved["state"], checked_states(saved["random"])
         self._load_saved_state()
 

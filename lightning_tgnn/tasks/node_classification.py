@@ -19,6 +19,7 @@ from lightning_tgnn.checks import (
     check_int,
     refusal,
 )
+from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, MultiLabelF1
@@ -151,7 +152,7 @@ class NodeClassification(OptimizedTask):
             InvalidArgumentError: The Trainer has no DataModule of a static graph.
             CheckpointError: The model has been built for another graph.
         """
-        if self._trainer is None:
+        if trainer_of(self) is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the graph
         info = info_of(self.trainer, GraphInfo, "FullGraphDataModule", is_built=self.model is not None)
         if info is None:
@@ -319,9 +320,9 @@ class NodeClassification(OptimizedTask):
             self.build(info)
             return
         assert self.info is not None
-        if self._trainer is None:  # from the processes of a fit, which have checked it
+        if trainer_of(self) is None:  # from the processes of a fit, which have checked it
             self.info = replace(self.info, features=info.features)
-        does = None if self._trainer is None else self.trainer.state.fn
+        does = None if trainer_of(self) is None else self.trainer.state.fn
         check_same_graph(info, self.info, resumes=does == "fit", may_have_grown=does == "predict")
 
 

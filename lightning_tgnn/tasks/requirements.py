@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
 from lightning_tgnn.checks import InvalidArgumentError, check_import, did_you_mean, refusal
+from lightning_tgnn.compat.modules import is_compiled
 from lightning_tgnn.metrics.link_metrics import CANDIDATES_OF_HITS
 from lightning_tgnn.types import (
     DealsBatches,
@@ -226,7 +227,7 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
 
 
 def _check_not_compiled(trainer: pl.Trainer) -> None:
-    if trainer.lightning_module._compiler_ctx is not None:
+    if is_compiled(trainer.lightning_module):
         to_uncompiled(trainer.lightning_module)  # the Trainer has put the compiled steps into the task itself
         cure = "give the Trainer the task itself: its loops are compiled already, by numba on the CPU"
         requirement = "not compiled by torch.compile, whose tracing ends where a step reads and writes node state"

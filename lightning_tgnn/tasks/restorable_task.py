@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from inspect import Parameter, currentframe, signature
 from io import BytesIO
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any, ClassVar, TypeVar
 
@@ -14,14 +14,13 @@ import lightning.pytorch as pl
 import torch
 import yaml
 from jsonargparse import ArgumentParser
-from lightning.fabric.utilities.types import _MAP_LOCATION_TYPE, _PATH
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv
-from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch.nn import Module
+from torch import nn
 from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, refusal, shown
+from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classmethod
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.models.class_paths import class_path, import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
@@ -30,7 +29,7 @@ HYPER_PARAMETERS = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
 _Task = TypeVar("_Task", bound=pl.LightningModule)
 
 
-class RestorableTask(pl.LightningModule):
+class RestorableTask(Module):
     """A LightningModule whose checkpoints choose nothing that runs code, see `lightning_tgnn.trust`."""
 
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -60,15 +59,15 @@ class RestorableTask(pl.LightningModule):
         super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
         for name, value in self.hparams.items():
             self.hparams[name] = _readable(f"{type(self).__name__}({name}=...)", value)
-        self._hparams_initial = deepcopy(self.hparams)
+        self.keep_hyperparameters()
 
     @override
-    @_restricted_classmethod
+    @restricted_classmethod
     def load_from_checkpoint(
         cls,  # noqa: N805
-        checkpoint_path: _PATH | IO,
-        map_location: _MAP_LOCATION_TYPE = None,
-        hparams_file: _PATH | None = None,
+        checkpoint_path: str | Path | IO,
+        map_location: MapLocation = None,
+        hparams_file: str | Path | None = None,
         strict: bool | None = None,
         weights_only: bool | None = None,
         *,
@@ -244,12 +243,12 @@ def plain_name(name: str) -> str:
     return name.replace(_COMPILED, "")
 
 
-def _without_compiler(task: Module, weights: dict[str, Any], prefix: str, local_metadata: object) -> None:
+def _without_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, local_metadata: object) -> None:
     for name in [name for name in weights if _COMPILED in name]:
         weights[plain_name(name)] = weights.pop(name)
 
 
-def _with_compiler(task: Module, weights: dict[str, Any], prefix: str, *_: object) -> None:
+def _with_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, *_: object) -> None:
     """Give weights the names that they have in this task, whether it or the task that saved them is compiled."""
     own = {prefix + name for name in (*dict(task.named_parameters()), *dict(task.named_buffers()))}
     held = {plain_name(name): name for name in own}

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_global_batch_size, refusal
+from lightning_tgnn.compat.loops import place_loader
+from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.tasks.optimizer_settings import check_same_optimizers, optimizer_settings, take_changed_options
@@ -49,9 +51,7 @@ class ResumableTask(TrainedTask):
         """Continue where the checkpoint was made, with the options of optimizers that have changed."""
         saved, self._optimizers_saved = self._optimizers_saved, None
         if self.trainer.ckpt_path is not None:
-            # Lightning hands the loader its position when it makes it: too early where `configure_optimizers` asks for
-            # `trainer.estimated_stepping_batches` (Lightning #20550).
-            self.trainer.fit_loop._load_combined_loader_states()
+            place_loader(self.trainer)
         super().on_train_start()
         if saved is not None and self._optimizers_configured is not None and self.trainer.ckpt_path is not None:
             take_changed_options(saved, self._optimizers_configured, self.trainer)
@@ -104,7 +104,7 @@ class ResumableTask(TrainedTask):
         """
         settings = saved.get("settings")
         trained_with = {**_BEFORE, **settings} if isinstance(settings, dict) and settings else None
-        if self._trainer is None:  # `load_from_checkpoint` has made the task of it
+        if trainer_of(self) is None:  # `load_from_checkpoint` has made the task of it
             self._trained_with = trained_with
             return
         self._check_kind(saved.get("task"))

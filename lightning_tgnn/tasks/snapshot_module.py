@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
@@ -197,7 +198,7 @@ class SnapshotModule(OptimizedTask):
             InvalidArgumentError: The Trainer has no DataModule of snapshots.
             CheckpointError: The model has been built for other snapshots.
         """
-        if self._trainer is None:
+        if trainer_of(self) is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the snapshots
         info = info_of(self.trainer, SnapshotInfo, "SnapshotDataModule", is_built=self.model is not None)
         if info is not None:

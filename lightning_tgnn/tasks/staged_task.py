@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
@@ -142,7 +143,7 @@ class StagedTask(OptimizedTask):
             InvalidArgumentError: The Trainer has no DataModule of an event stream.
             CheckpointError: The model has been built for another graph.
         """
-        if self._trainer is None:
+        if trainer_of(self) is None:
             return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
         info = self._stream_info()
         if self.model is not None:
@@ -207,7 +208,7 @@ class StagedTask(OptimizedTask):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return what the arguments say; Adam, fused unless Lightning has to clip between its parts, by default."""
-        clips = self._trainer is not None and bool(self.trainer.gradient_clip_val)
+        clips = trainer_of(self) is not None and bool(self.trainer.gradient_clip_val)
         adam = partial(torch.optim.Adam, fused=not clips)
         return self.optimization.configure(self, adam, self.lr, self.weight_decay)
 
@@ -247,7 +248,7 @@ class StagedTask(OptimizedTask):
         """
         again = self._latest_batch is not None and self._latest_batch() is batch
         # An optimizer that computes a batch twice is refused by its name, as it goes backward again.
-        if again and not (self.training and self._trainer is not None and not super().is_batch_untouched()):
+        if again and not (self.training and trainer_of(self) is not None and not super().is_batch_untouched()):
             requirement = "run once for a batch, because node memory already has it the second time"
             cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
             raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import Any, cast
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from lightning.pytorch.loops.progress import _ProcessedTracker
 from torch import Tensor
 
+from lightning_tgnn.compat.loops import accumulates, batches_begun_and_over
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.tasks.restorable_task import plain_name
 
@@ -103,12 +103,9 @@ def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, 
         trainer: In a fit.
         untouched: Whether a batch that is under way, which Lightning counts, has not added to them yet.
     """
-    count = cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.current)
-    if count.ready == count.processed or not untouched:
-        accumulates = trainer.fit_loop._should_accumulate()
-    else:
-        accumulates = count.processed % trainer.accumulate_grad_batches != 0
-    if not accumulates:
+    begun, over = batches_begun_and_over(trainer)
+    before = untouched and begun != over  # the batch under way has added nothing yet
+    if not (over % trainer.accumulate_grad_batches if before else accumulates(trainer)):
         return {}
     gradients = {}
     for name, parameter in trainer.lightning_module.named_parameters():

@@ -20,11 +20,12 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, check_bool, refusal
-from lightning_tgnn.files.requeue import Requeue, requeue_between_steps
+from lightning_tgnn.compat.callbacks import EarlyStops, guard_files, show_hyperparameters
+from lightning_tgnn.compat.loops import FitProgress
+from lightning_tgnn.compat.modules import trainer_of
+from lightning_tgnn.compat.signals import Requeue, requeue_between_steps
 from lightning_tgnn.metrics.classification import metric_names
 from lightning_tgnn.tasks.finite import check_finite, check_step, check_weights
-from lightning_tgnn.tasks.fit_callbacks import EarlyStops, guard_files, show_hyperparameters
-from lightning_tgnn.tasks.fit_progress import FitProgress
 from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restorable_task import RestorableTask
 from lightning_tgnn.tasks.states_of_ranks import accumulated_gradients, restore_accumulated_gradients
@@ -73,7 +74,7 @@ class TrainedTask(RestorableTask):
     @property
     def has_progress_bar(self) -> bool:
         """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
-        trainer = self._trainer  # None in a loop of one's own
+        trainer = trainer_of(self)  # None in a loop of one's own
         return trainer is not None and trainer.progress_bar_callback is not None
 
     @override
@@ -89,10 +90,8 @@ class TrainedTask(RestorableTask):
             known if getattr(self, "model", self) is not None else _before_there_is_a_model(type(self).__name__, known)
         )
 
-    def _on_before_batch_transfer(self, batch: object, dataloader_idx: int = 0) -> object:
-        """Take the batch out of a collection of one, as Lightning makes of a list or dict of loaders.
-
-        Its public hook would have it warn of one in the task beside a DataModule.
+    def single_batch(self, batch: object) -> object:
+        """Return the batch of a collection of one, as Lightning makes of a list or dict of loaders.
 
         Raises:
             InvalidArgumentError: The collection has several.
@@ -102,7 +101,7 @@ class TrainedTask(RestorableTask):
             cure = "give one loader, and fit again with the next; the DataModule has one for each split"
             received = f"{len(single)} batches at once"
             raise InvalidArgumentError(refusal("train_dataloaders", "one loader", received, cure))
-        return super()._on_before_batch_transfer(single, dataloader_idx)
+        return single
 
     @staticmethod
     def _is_collection(batch: list | tuple | dict) -> bool:
@@ -118,7 +117,7 @@ class TrainedTask(RestorableTask):
 
     def copy_for_averages(self) -> None:
         """Let `StochasticWeightAveraging` copy the model now that it has been built; its own look came before that."""
-        for callback in () if self._trainer is None else self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in () if trainer_of(self) is None else self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, StochasticWeightAveraging):
                 callback.setup(self.trainer, self, "fit")
 
@@ -320,7 +319,7 @@ class TrainedTask(RestorableTask):
             InvalidArgumentError: A callback would search for a rate or size first.
         """
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
-        goes_on = self._trainer is not None and self.trainer.state.fn == "fit"
+        goes_on = trainer_of(self) is not None and self.trainer.state.fn == "fit"
         if goes_on and not self._fit_progress.has_begun:
             _refuse_search(self.trainer)
         _begin_averages_anew(checkpoint, told=goes_on)

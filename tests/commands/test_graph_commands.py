@@ -336,7 +336,7 @@ def test_mistakes_are_one_clear_line(arguments, message):
 def test_options_are_written_out(capsys):
     with pytest.raises(SystemExit):
         main(["partition", "--ranks=2", "--sourc=any.npz"])
-    assert "got '--sourc'; did you mean '--source'?" in capsys.readouterr().err
+    assert "--sourc=any.npz; did you mean '--source'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["predict", "simulate", "partition"])

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lightning_tgnn import SvenStrategy
-from lightning_tgnn.strategies.processes.signals import Termination, deaf_to_interrupts
+from lightning_tgnn.compat.signals import Termination, deaf_to_interrupts
 from tests.multiprocess.ranks import free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_tgnn.strategies.names import own_names
+from lightning_tgnn.compat.registry import STRATEGIES
 from tests.multiprocess.faulty_run import RUNS
 from tests.multiprocess.shared_files import shared_files, stays_behind
 from tests.multiprocess.test_faults import break_one
@@ -25,4 +25,4 @@ def test_the_others_end_and_name_the_rank(run, tmp_path):
 
 
 def test_every_system_is_killed_once():
-    assert set(KILLED) == set(RUNS) & set(own_names())
+    assert set(KILLED) == set(RUNS) & set(STRATEGIES)

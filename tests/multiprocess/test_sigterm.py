@@ -17,8 +17,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, SvenStrategy
+from lightning_tgnn.compat import signals
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.strategies.processes import signals
 from tests.multiprocess.ranks import free_port, run_ranks
 from tests.multiprocess.training import as_torchrun, build, fit
 

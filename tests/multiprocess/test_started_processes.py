@@ -18,8 +18,9 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 
 from lightning_tgnn import LinkPrediction, SvenStrategy, TemporalDataModule
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
+from lightning_tgnn.comm import sent_objects
+from lightning_tgnn.compat import launcher, signals
 from lightning_tgnn.state import LocalStateStore
-from lightning_tgnn.strategies.processes import launcher, sent_objects, signals
 from lightning_tgnn.types import StateSpec
 from tests.data.example_streams import random_store
 from tests.multiprocess import started

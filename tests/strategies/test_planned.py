@@ -190,7 +190,7 @@ def test_ranks_that_do_not_fill_pipelines_are_refused_before_they_are_started(mo
     monkeypatch.setattr(PlannedStrategy, "world_size", 3)
     strategy = PlannedStrategy(schedule=SnapshotGroups(2), store=SnapshotMemory(), order=GroupPipeline())
     with pytest.raises(InvalidArgumentError, match=r"the 2 processes per device, got 3; .*of SnapshotGroups"):
-        strategy._configure_launcher()
+        strategy.check_launch()
     for length in (0, 2):
         with pytest.raises(InvalidArgumentError, match=f"pipeline_length must be of .* got {length}; return"):
             RankLayout.of(3).with_pipelines(length)

@@ -24,8 +24,8 @@ from lightning_tgnn import (
     TemporalDataModule,
 )
 from lightning_tgnn.algorithms.schedules.round_robin import RoundRobin
+from lightning_tgnn.compat.loops import FitProgress
 from lightning_tgnn.data import generate_graph
-from lightning_tgnn.tasks.fit_progress import FitProgress
 from tests.contracts.test_loaders import events
 from tests.data.example_streams import random_store
 

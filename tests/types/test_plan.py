@@ -265,9 +265,7 @@ def test_parts_that_do_not_say_their_stages_are_not_simulated():
     class OwnOrder(InOrder):
         stages = OrderPart.stages
 
-    refused = (
-        "order must be a part that says its stages, to be simulated, got 'OwnOrder'; give OwnOrder a"
-    )
+    refused = "order must be a part that says its stages, to be simulated, got 'OwnOrder'; give OwnOrder a"
     with pytest.raises(InvalidArgumentError, match=refused):
         plan(order=OwnOrder).outline()
 

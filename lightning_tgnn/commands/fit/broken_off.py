@@ -16,11 +16,11 @@ from typing import NoReturn
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.comm import is_interrupt
 from lightning_tgnn.commands import INTERRUPTED
+from lightning_tgnn.compat.command_line import MultiProcessingLauncher
 from lightning_tgnn.files.abandoned import remove_unfinished
 from lightning_tgnn.files.runs import checkpoints_in
 
@@ -67,7 +67,7 @@ class RunWatch(Callback):
 
         Not where the batches were those of other processes, which have started from a copy of this callback.
         """
-        if self._began or self._logger is None or isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
+        if self._began or self._logger is None or isinstance(trainer.strategy.launcher, MultiProcessingLauncher):
             return
         new = self._folders() - self._before
         # Asked for earlier, it would fix the number of the run.

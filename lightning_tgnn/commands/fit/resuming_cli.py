@@ -12,12 +12,13 @@ import lightning.pytorch as pl
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.commands.fit.saved_task import saved_task
+from lightning_tgnn.compat.command_line import CommandLine
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 from lightning_tgnn.files.runs import (
@@ -34,7 +35,7 @@ from lightning_tgnn.tasks.resumable_task import CURE, ResumableTask, check_same
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
 
 
-class ResumingCLI(LightningCLI):
+class ResumingCLI(CommandLine):
     """Takes ``last`` and ``best`` for a checkpoint, and settings beside it that it does not fix."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
@@ -44,7 +45,8 @@ class ResumingCLI(LightningCLI):
         if self.config["subcommand"] != "fit":
             self.config[self.config["subcommand"]][OF_FIT] = None
 
-    def _parse_ckpt_path(self) -> None:
+    def take_checkpoint(self) -> None:
+        """Find the checkpoint, and take the settings of the model from it that are not given beside it."""
         chosen = self.config[self.config["subcommand"]]
         word = chosen.get("ckpt_path")
         if word == LAST_OR_NEW and self.config["subcommand"] == "fit":
@@ -117,14 +119,15 @@ class ResumingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Return the trainer, watched."""
         trainer = super().instantiate_trainer(**kwargs)
-        path = self._get(self.config, "ckpt_path")
+        path = self.chosen("ckpt_path")
         self._watch = RunWatch(trainer, path)
         trainer.callbacks[:0] = [self._watch, SameCheckpoint(path)]  # type: ignore[attr-defined]
         return trainer
 
-    def _run_subcommand(self, subcommand: str) -> None:
+    def run_subcommand(self, subcommand: str) -> None:
+        """Run a subcommand, and say how to go on where Ctrl-C has ended it."""
         try:
-            super()._run_subcommand(subcommand)
+            super().run_subcommand(subcommand)
         except BaseException as error:
             self._watch.remove_unused_folder(self.trainer)
             if not was_interrupted(error):

@@ -74,7 +74,7 @@ class PretrainingCommand(TGNNCommand):
         """Make the parser, which says what the command does."""
         subparser_kwargs["fit"] = {**subparser_kwargs["fit"], "description": _DESCRIPTION}
         super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
-        parser = self._subcommand_parsers["fit"]
+        parser = self.parser_of("fit")
         parser.prog, parser.usage = _NAME, f"{_NAME} [options]"
 
     def add_own_arguments(self, parser: LightningArgumentParser, subcommand: str) -> None:
@@ -93,7 +93,8 @@ class PretrainingCommand(TGNNCommand):
             warnings.filterwarnings("ignore", "LightningCLI's args parameter")
             super().parse_arguments(parser, args)
 
-    def _parse_ckpt_path(self) -> None:
+    def take_checkpoint(self) -> None:
+        """Refuse a checkpoint."""
         path = self.config["fit"]["ckpt_path"]
         if path is not None:
             cure = "leave it out, or write --ckpt_path null: pretraining begins anew"
@@ -115,7 +116,8 @@ class PretrainingCommand(TGNNCommand):
         trainer.callbacks.append(StaticPretraining(self._path, shuffle=self._shuffle))  # type: ignore[attr-defined]
         return trainer
 
-    def _run_subcommand(self, subcommand: str) -> None:
+    def run_subcommand(self, subcommand: str) -> None:
+        """Pretrain."""
         try:
             self.trainer.fit(self.model, datamodule=self.datamodule)
         except BaseException as error:

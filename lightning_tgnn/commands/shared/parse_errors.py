@@ -1,6 +1,6 @@
-"""Errors in a command line or a recipe, in one line: argument, requirement, value, cure.
+"""Errors in a command line or a recipe, in one line: the option, what the parser says, and what may be meant.
 
-jsonargparse tells it as a tree of everything that it has tried; here is read off what the user can put right.
+jsonargparse tells it as a tree of everything that it has tried; the innermost lines of the last branch are kept.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import os
 import re
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
 from inspect import isclass, signature
-from itertools import pairwise
 from typing import NoReturn
 
 from lightning_tgnn.checks import (
@@ -21,16 +19,16 @@ from lightning_tgnn.checks import (
     cure_of_failed_import,
     cure_of_missing_module,
     did_you_mean,
-    refusal,
     shown,
 )
 
-_WITH_VALUE = r"(?:Given value|Got value): "
-_TYPES = {
-    **{"NoneType": "null", "bool": "true or false", "int": "an integer", "float": "a number", "str": "a text"},
-    **dict.fromkeys(("Mapping", "dict"), "a mapping"),
-    **dict.fromkeys(("Iterable", "Sequence", "list"), "a list"),
-}
+_KEY = r'Parser key "([^"]+)":'
+_HEADINGS = (
+    *("Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given", "Expected a path but"),
+    *("Expected a <", "Expected a typing"),
+)
+_NAMED = r"(?:[Oo]ption|attribute) '([^']+)'|unrecognized arguments: ([^\s=]+)|path string: (\S+)"
+"""What a parser does not know."""
 
 
 class OneLineErrors(ArgumentParser):
@@ -46,7 +44,7 @@ class OneLineErrors(ArgumentParser):
         exit_if_told(ex or Exception(message), 2)
         if not isinstance(ex, InvalidArgumentError):  # there is something to read off it
             cure = next(filter(None, map(cure_of_failed_import, _causes(ex))), None)
-            message = readable(message, parser, sys.argv[1:], cure)
+            message = readable(message, parser, cure)
         self.exit(2, f"lightning-tgnn: {message}\n")
 
 
@@ -67,164 +65,56 @@ def exit_if_told(error: Exception, status: int = 1) -> None:
             sys.exit(status)
 
 
-def readable(message: str, parser: ArgumentParser, words: Iterable[str] = (), cure: str | None = None) -> str:
-    """Return a parser's message as one line.
+def readable(message: str, parser: ArgumentParser, cure: str | None = None) -> str:
+    """Return a parser's message as one line: the option, the innermost reason, the value, and what may be meant.
 
     Args:
         message: Of argparse or jsonargparse.
         parser: Which has it.
-        words: The command line.
         cure: Of a module that the parser could not import.
     """
-    told = _Told(message, parser, list(words))
-    if cure is not None and re.search(_WITH_VALUE, message):
-        return refusal(told.key, "the import path of a class", told.given, cure)
-    for pattern, say in _RULES:
-        found = re.search(pattern, message, re.DOTALL)
-        if found:
-            return say(found, told)
-    rest = " ".join(message.split())
-    return shown(rest)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a parser has told, and on what."""
-
-    message: str
-    parser: ArgumentParser
-    words: list[str]
-
-    @property
-    def command(self) -> str:
-        return self.parser.prog.replace(" [options]", "")
-
-    @property
-    def help(self) -> str:
-        return f"`{self.command} --help` lists what there is"
-
-    @property
-    def options(self) -> list[str]:
-        return [option for action in self.parser._actions for option in action.option_strings]
-
-    @property
-    def key(self) -> str:
-        """The option that is wrong, from the outside in: ``--model.lr``."""
-        return "--" + ".".join(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', self.message)))
-
-    @property
-    def given(self) -> str:
-        """The value, as it has been written."""
-        found = re.findall(rf"{_WITH_VALUE}([^\n]*)", self.message)[0].strip()
-        nested = re.fullmatch(r"NestedArg\(key='.*', val='(.*)'\)", found)
-        return nested[1] if nested else found
-
-    @property
-    def base(self) -> object:
-        """The class of which a subclass is wanted, or what returns an instance."""
-        innermost = re.split(r'Parser key "', self.message)[-1]
-        found = re.search(r"(?:<class '|Callable\[\[[^\]]*\], )((?!NoneType|jsonargparse)[\w.]+\.\w+)", innermost)
-        return _object_at(found[1]) if found else None
-
-
-def _unknown_option(found: re.Match[str], told: _Told) -> str:
-    given = found["given"].split("=")[0].split()[0]
-    if not given.startswith("-") and given in told.words:
-        return refusal("arguments", "options that begin with --", given, told.help)
-    name = given if given.startswith("-") else f"--{given}"
-    cure = did_you_mean(name, told.options) or told.help
-    return refusal("the option", f"one of {told.command}", name, cure)
-
-
-def _unknown_argument(found: re.Match[str], told: _Told, passed: int = 0) -> str:
-    """Say of what ``init_args`` gives that it is no argument; the first ``passed`` arguments come from its caller."""
-    path, given = found["path"], found["given"]
-    kind = _object_at(path)
-    names = [name for name in signature(kind).parameters if name != "options"][passed:] if callable(kind) else []
-    cure = did_you_mean(given, names) or f"it has {', '.join(names)}"
-    return refusal(f"an argument of {path.rpartition('.')[2]} in {told.key}", "one that it has", given, cure)
-
-
-def _required_of_class(found: re.Match[str], told: _Told) -> str:
-    names = [f"{told.key}.{name}" for name in found["given"].split(", ")]
-    values = " ".join(f"{name} VALUE" for name in names)
-    kind = found["path"].rpartition(".")[2]
-    return refusal(", ".join(names), f"given for {kind}", "nothing", f"write {values}")
-
-
-def _unknown_class(found: re.Match[str], told: _Told) -> str:
-    given = found["given"]
-    base = told.base
-    module = _object_at(given.rpartition(".")[0]) if "." in given else None
-    near = _subclasses(base) if isclass(base) else {}
-    names = [*near, *(name for name in dir(module) if not name.startswith("_"))]
-    kind = base.__name__ if isclass(base) else "class"
-    short = given.rpartition(".")[2]
-    cure = did_you_mean(short, names) or "give a name or an import path such as package.module.Class"
-    missing = re.search(r"No module named '([^']+)'", told.message)
-    if missing and missing[1].partition(".")[0] not in sys.modules and short not in names:
+    keys, told = [*dict.fromkeys(re.findall(_KEY, message))], re.split(_KEY, message)[-1]
+    lines = [line.strip().removeprefix("- ") for line in told.strip().splitlines()]
+    if re.match("Expected a (<|typing)", lines[0]):  # the others are of the option around it
+        lines = lines[:1]
+    lines = [re.sub(r"^Type .* callable class: |\. Got value: .*", "", line) for line in lines]
+    kinds = re.findall(r"^Expected a (?:<class '(?:\w+\.)*(\w+)'>|(typing.*))$", "\n".join(lines), re.MULTILINE)
+    others = [line for line in lines if line and not line.startswith(_HEADINGS)]
+    reasons = [line for line in others if not line.startswith("Import path")] or others * (len(kinds) < 2)
+    expected = " or ".join(dict.fromkeys("null" if kind == "NoneType" else kind or more for kind, more in kinds))
+    reason = " ".join(" ".join(reasons).split()) or f"expected {expected}"
+    given, unknown = _given(told), re.search(_NAMED, told)
+    name = next(filter(None, unknown.groups())) if unknown else "" if "required" in reason else given
+    missing = re.search(r"No module named '([^']+)'", told)
+    if cure is None and missing and missing[1].partition(".")[0] not in sys.modules:
         cure = cure_of_missing_module(missing[0])
-    article = "an" if kind[0] in "AEIO" else "a"
-    return refusal(told.key, f"the name or import path of {article} {kind}", given, cure)
+    known, last = _names(message, parser), name.rpartition(".")[2]
+    cure = cure or did_you_mean(last if keys else name, known - {name, last})
+    cure = cure or f"see `{parser.prog.replace(' [options]', '')} --help`"
+    option = re.sub(r"^--(\w+)\.\1\b", r"--\1", f"--{'.'.join(keys)}: ") if keys else ""
+    got = f", got {given!r}" if given not in reason and "Namespace(" not in given else ""
+    return f"{option}{shown(reason)}{got}; {cure}"
 
 
-def _not_of_the_kind(found: re.Match[str], told: _Told) -> str:
-    return refusal(told.key, f"a subclass of {found['kind']}", told.given, "give the path of such a class")
+def _given(told: str) -> str:
+    """Return the value that was refused, as it has been written; empty where the parser does not say it."""
+    found = re.search(r"(?:Given value|Got value): ([^\n]*)", told)
+    nested = re.fullmatch(r"NestedArg\(key='.*', val='(.*)'\)", found[1]) if found else None
+    return nested[1] if nested else found[1].strip() if found else ""
 
 
-def _wrong_type(found: re.Match[str], told: _Told) -> str:
-    innermost = re.split(r'Parser key "', told.message)[-1]
-    tried = re.split(r"(?:Given value|Got value): ", innermost)[0]
-    expected = re.findall(r"Expected a (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal(\[[^\n]*\]))", tried)
-    if "datetime.timedelta" in tried:
-        return refusal(told.key, "a duration", told.given, "write hours, minutes and seconds, such as '0:01:30'")
-    kinds = [f"one of {literal}" if literal else _TYPES.get(kind, f"a {kind}") for kind, literal in expected]
-    if not {*kinds} - {"null"} and isclass(told.base):  # it may have been the text of a file
-        cure = f"the arguments of the class follow, each as {told.key}.NAME VALUE"
-        return refusal(told.key, "the name of a class, or a YAML file with class_path and init_args", told.given, cure)
-    requirement = " or ".join(dict.fromkeys(kinds))
-    cure = f"write {told.key} '{{name: value, ...}}'" if "a mapping" in kinds else "correct its value"
-    return refusal(told.key, requirement or "of another kind", told.given, cure)
-
-
-def _no_value(found: re.Match[str], told: _Told) -> str:
-    name = found["given"].split("/")[-1]
-    follows = pairwise([*told.words, "--"])
-    bare = [word for word, next_ in follows if word.startswith(f"{name}.") and "=" not in word and next_[:2] == "--"]
-    name = bare[0] if bare else name
-    return refusal(name, "followed by a value", "none", f"write {name} VALUE")
-
-
-def _required(found: re.Match[str], told: _Told) -> str:
-    known = told.options
-    names = [f"--{name}" if f"--{name}" in known else name for name in found["given"].split(", ")]
-    return refusal(", ".join(names), "given", "nothing", told.help)
-
-
-def _no_file(found: re.Match[str], told: _Told) -> str:
-    return refusal(told.key, "a file that is there", found["given"], "correct the path")
-
-
-def _a_folder(found: re.Match[str], told: _Told) -> str:
-    return refusal(told.key, "a file", found["given"], "name a file in it")
-
-
-def _no_settings(found: re.Match[str], told: _Told) -> str:
-    cure = f"write {told.key}.NAME VALUE for a setting"
-    return refusal(told.key, "a mapping, or a YAML file that is there", found["given"], cure)
-
-
-def _no_yaml(found: re.Match[str], told: _Told) -> str:
-    given = " ".join(found["given"].split())  # the whole file, where it is YAML of another kind
-    return refusal("--config", "a recipe in YAML", given, "correct the file")
-
-
-def _no_name(found: re.Match[str], told: _Told) -> str:
-    option = found["option"]
-    base = next((action for action in told.parser._actions if option in action.option_strings), None)
-    names = _subclasses(getattr(base, "_baseclass", None) or told.base)
-    cure = did_you_mean(found["given"], names) or "give the name or import path of a class"
-    return refusal(option, "followed by a class", found["given"], cure)
+def _names(message: str, parser: ArgumentParser) -> set[str]:
+    """Return what may be meant: options, and arguments and subclasses of the classes that a message names."""
+    found = {option for action in parser._actions for option in action.option_strings}
+    for path in re.findall(r"[A-Za-z_]\w*(?:\.\w+)+", message):
+        held = sys.modules.get(path) or _object_at(path)
+        if isclass(held):
+            with suppress(ValueError):  # of one written in C
+                found |= signature(held).parameters.keys() - {"options"}
+            found |= _subclasses(held)
+        elif held is not None:
+            found |= {name for name in dir(held) if not name.startswith("_")}
+    return found
 
 
 def _object_at(path: str) -> object:
@@ -233,45 +123,7 @@ def _object_at(path: str) -> object:
     return getattr(sys.modules.get(module), name, None)
 
 
-def _subclasses(base: object) -> dict[str, type]:
-    """Return the subclasses that are known, by name."""
-    found: dict[str, type] = {}
-    for kind in base.__subclasses__() if isclass(base) else ():
-        found |= {kind.__name__: kind, **_subclasses(kind)}
-    return found
-
-
-_RULES: list[tuple[str, Callable[[re.Match[str], _Told], str]]] = [
-    (r"unrecognized arguments: (?P<given>.+)", _unknown_option),
-    (r"does not accept option '(?P<given>[^']+)'", _unknown_option),
-    (r"^Option '(?P<given>[^']+)' is not accepted", _unknown_option),
-    (r"class_path '(?P<path>[^']+)':\s+Option '(?P<given>[^']+)' is not accepted", _unknown_argument),
-    (
-        r"callable class: Option '(?P<given>[^']+)' is not accepted\. "
-        r"Got value: Namespace\(class_path='(?P<path>[^']+)'",
-        partial(_unknown_argument, passed=1),
-    ),
-    (r"class_path '(?P<path>[^']+)':\s+the following arguments are required: (?P<given>[^\n]+)", _required_of_class),
-    (
-        r"class_path '[^']+':\s+Parser key \"\w+\":(?:(?!Parser key).)*?Expected a <class '(?:int|float|bool)'>",
-        _wrong_type,
-    ),
-    (r"class_path '(?P<given>[^']+)':\s+(?:module '[^']*' has no|No module named)", _unknown_class),
-    (
-        r"callable class: (?:module '[^']*' has no|No module named).*?(?:class_path='|Given value: )(?P<given>[\w.]+)",
-        _unknown_class,
-    ),
-    (r"Expected a dot import path string: (?P<given>\S+)(?=.*Given value)", _unknown_class),
-    (r"^(?P<option>--\S+): Expected a dot import path string: (?P<given>\S+)", _no_name),
-    (
-        r"^(?!.*Problem with given class_path).*Import path .*?does not correspond to a subclass of (?P<kind>\w+)",
-        _not_of_the_kind,
-    ),
-    (r"Path is not a file: '(?P<given>[^']*)'", _a_folder),
-    (r"File does not exist: '(?P<given>[^']*)'", _no_file),
-    (r'Unable to load config "(?P<given>[^"\n]*)"$', _no_settings),
-    (r"argument (?P<given>\S+): expected one argument", _no_value),
-    (r"arguments are required: (?P<given>[^\n]+)", _required),
-    (r"(?:Problems parsing config|Unexpected config): (?P<given>.+)", _no_yaml),
-    (_WITH_VALUE, _wrong_type),
-]
+def _subclasses(base: type) -> set[str]:
+    """Return the names of the subclasses that are known."""
+    below: list[type] = type.__subclasses__(base)
+    return {kind.__name__ for kind in below}.union(*map(_subclasses, below))

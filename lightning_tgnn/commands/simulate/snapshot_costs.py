@@ -107,7 +107,7 @@ class SnapshotCosts:
             links: That gradients travel on.
 
         Raises:
-            InvalidArgumentError: As of `gradient_bytes`.
+            InvalidArgumentError: The size of the compressed gradients is not known; see `gradient_bytes`.
         """
         size, seconds = self.gradient_bytes(compression), {"step": self.update}
         if compression is not None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from lightning_tgnn.compat.loops import clip_gradients, ends_epoch
+
 Options = list[dict[str, Any]]
 """The options of each group of an optimizer, its learning rate among them."""
 
@@ -43,7 +45,7 @@ class TrainedWeights:
     @property
     def ends_epoch(self) -> bool:
         """Whether the step under way is the last one of its epoch."""
-        return self.trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        return ends_epoch(self.trainer)
 
     @property
     def has_accumulated(self) -> bool:
@@ -85,13 +87,7 @@ class TrainedWeights:
 
     def step_quietly(self) -> None:
         """Clip the gradients and step the optimizer; no hook of Lightning is called."""
-        trainer = self.trainer
-        trainer.precision_plugin._clip_gradients(
-            self._task,
-            self.optimizer,
-            trainer.gradient_clip_val,
-            gradient_clip_algorithm=trainer.gradient_clip_algorithm,
-        )
+        clip_gradients(self.trainer, self._task, self.optimizer)
         self.optimizer.step()
 
     @torch.no_grad()

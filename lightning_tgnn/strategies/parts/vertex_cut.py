@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from math import sqrt
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
-from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
+from lightning_tgnn.compat.loops import batches_begun_and_over
 from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
 from lightning_tgnn.state.replicas.cache import SentRows
@@ -254,11 +254,9 @@ class ReplicaState:
     def _is_within_turn(self) -> bool:
         """Whether a turn has begun to change caches and threshold, and is not over."""
         assert self._run is not None
-        loop = self._run.trainer.fit_loop
-        count = cast(_ProcessedTracker, loop.epoch_loop.batch_progress.total)
-        return (
-            self._planned.cache is not False and count.ready != count.processed and self._turn == loop.total_batch_idx
-        )
+        trainer = self._run.trainer
+        begun, over = batches_begun_and_over(trainer)
+        return self._planned.cache is not False and begun != over and self._turn == trainer.fit_loop.total_batch_idx
 
     def _of_all(self, rows: Tensor) -> object:
         """Return the rows of all ranks, for a checkpoint."""

@@ -27,11 +27,11 @@ from lightning.pytorch.callbacks import (
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages
+from lightning_tgnn.compat.strategy import OpenDDPStrategy
 from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, Plan, datamodule_of
 
 _WITH_CHECKPOINT = {"ckpt_path": "a checkpoint"}
@@ -153,7 +153,7 @@ class _Plain(str):
         return f"'{self}'"
 
 
-def recipe_of(strategy: DDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
+def recipe_of(strategy: OpenDDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
     """Return what a rank is about to run, as text, by the name that a refusal calls it.
 
     Args:
@@ -181,7 +181,7 @@ def recipe_of(strategy: DDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         told["Trainer(callbacks=...)"] = "; ".join(_meeting(one) for one in callbacks if isinstance(one, _COLLECTIVE))
     told |= _texts(values, "Trainer({}=...)")
-    options = {name: value for name, value in strategy._ddp_kwargs.items() if isinstance(value, bool | int | float)}
+    options = {name: value for name, value in strategy.ddp_options.items() if isinstance(value, bool | int | float)}
     return told | {"strategy": type(strategy).__name__} | _texts(options, f"{type(strategy).__name__}({{}}=...)")
 
 

@@ -13,10 +13,8 @@ import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from lightning.fabric.utilities.imports import _IS_INTERACTIVE
 from lightning.pytorch.strategies import DDPStrategy
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
-from lightning.pytorch.utilities.exceptions import SIGTERMException, _augment_message
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.seed import isolate_rng
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
@@ -34,18 +32,9 @@ from lightning_tgnn.comm import (
     meet_on_loopback,
     remove_abandoned_memory,
 )
-from lightning_tgnn.strategies.parts.collective_load import open_on_all
-from lightning_tgnn.strategies.parts.collective_save import (
-    check_state_dict_type,
-    check_writes_folders,
-    notice_own_folders,
-    save_sharded,
-)
-from lightning_tgnn.strategies.processes.launcher import ReturningLauncher
-from lightning_tgnn.strategies.processes.model_copies import ModelCopies
-from lightning_tgnn.strategies.processes.same_recipe import check_checkpoint_on_all, check_same_on_all, optimizers_of
-from lightning_tgnn.strategies.processes.shared_decisions import SharedDecisions
-from lightning_tgnn.strategies.processes.signals import (
+from lightning_tgnn.compat.callbacks import SharedDecisions
+from lightning_tgnn.compat.modules import augment_message
+from lightning_tgnn.compat.signals import (
     FirstRankLauncher,
     Handler,
     Termination,
@@ -54,6 +43,17 @@ from lightning_tgnn.strategies.processes.signals import (
     pass_on_interrupts,
     restore_interrupts,
 )
+from lightning_tgnn.compat.strategy import IS_INTERACTIVE, OpenDDPStrategy
+from lightning_tgnn.files.checkpoints import WholeCheckpointIO, save_whole_checkpoints, signed
+from lightning_tgnn.strategies.parts.collective_load import open_on_all
+from lightning_tgnn.strategies.parts.collective_save import (
+    check_state_dict_type,
+    check_writes_folders,
+    notice_own_folders,
+    save_sharded,
+)
+from lightning_tgnn.strategies.processes.model_copies import ModelCopies
+from lightning_tgnn.strategies.processes.same_recipe import check_checkpoint_on_all, check_same_on_all, optimizers_of
 from lightning_tgnn.types import FULL, SHARDED
 from lightning_tgnn.types.layout import GRADIENTS
 
@@ -67,7 +67,7 @@ def _arguments(kind: type) -> list[str]:
     return [*dict.fromkeys(name for one in kinds for name in signature(one).parameters if name != "options")]
 
 
-class SupervisedStrategy(DDPStrategy):
+class SupervisedStrategy(OpenDDPStrategy):
     """Data-parallel processes that start together and end together.
 
     Processes are started as the option ``start_method`` says: ``"popen"`` runs the script once more for every rank;
@@ -94,7 +94,7 @@ class SupervisedStrategy(DDPStrategy):
             raise InvalidArgumentError(refusal(option, requirement, name, cure))
         # `ModelCopies` does not do it in every step. The option has a new name in torch 2.13.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
-        if _IS_INTERACTIVE:  # there is no script to run once more
+        if IS_INTERACTIVE:  # there is no script to run once more
             options.setdefault("start_method", "spawn")
         super().__init__(**options)
         self.state_dict_type = check_state_dict_type(state_dict_type)
@@ -108,28 +108,21 @@ class SupervisedStrategy(DDPStrategy):
         self._is_seeded = False
 
     @override
-    def _configure_launcher(self) -> None:
+    def check_launch(self) -> None:
         self._check_count()
-        if self._start_method == "popen":
-            if _IS_INTERACTIVE:
+        environment, method = self.cluster_environment, self.start_method
+        if method == "popen":
+            if IS_INTERACTIVE:
                 cure = "leave it out, or run a script"
                 requirement = "'spawn' in an interactive session"
-                raise InvalidArgumentError(refusal("start_method", requirement, "popen", cure))
-            super()._configure_launcher()
-            if type(self._launcher) is _SubprocessScriptLauncher:
-                assert self.cluster_environment is not None
-                self._launcher = FirstRankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+                raise InvalidArgumentError(refusal("start_method", requirement, method, cure))
             return
-        environment = self.cluster_environment
-        assert environment is not None
-        if environment.creates_processes_externally:
+        if environment is not None and environment.creates_processes_externally:
             cure = "leave it out: this script's first Trainer has already started processes by 'popen'"
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
-            raise InvalidArgumentError(refusal("start_method", requirement, self._start_method, cure))
-        if self._start_method != "spawn":  # threads of compiled loops do not come along
-            cure = "take 'spawn'"
-            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", self._start_method, cure))
-        self._launcher = ReturningLauncher(self, start_method=self._start_method)
+            raise InvalidArgumentError(refusal("start_method", requirement, method, cure))
+        if method != "spawn":  # threads of compiled loops do not come along
+            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", method, "take 'spawn'"))
 
     def _check_count(self) -> None:
         """Refuse another number of processes than torchrun has started, which knows no ``devices`` of the Trainer."""
@@ -150,9 +143,6 @@ class SupervisedStrategy(DDPStrategy):
             raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
         leave_group_of_gpus(self.root_device)
         remove_abandoned_memory()
-        # Late: strategies are registered as soon as Lightning has been imported, by that module as well.
-        from lightning_tgnn.files.checkpoints import save_whole_checkpoints
-
         super().setup_environment()
         save_whole_checkpoints(self)
         if self.global_rank != 0 and self._interrupts is None:  # torchrun's processes hear Ctrl-C as well
@@ -264,8 +254,6 @@ class SupervisedStrategy(DDPStrategy):
 
     @override
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
-        from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-
         check_checkpoint_on_all(self._everyone, self.broadcast)
         if isinstance(self.checkpoint_io, WholeCheckpointIO):
             torch.cuda.empty_cache()  # as Lightning does
@@ -282,8 +270,6 @@ class SupervisedStrategy(DDPStrategy):
         if self._copies is not None:
             checkpoint[_BUFFERS] = self._copies.of_all_ranks()
         if self.state_dict_type == SHARDED:
-            from lightning_tgnn.files.checkpoints import signed
-
             check_writes_folders(self.checkpoint_io, filepath, storage_options)
             save_sharded(signed(checkpoint), filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)
             return
@@ -320,7 +306,7 @@ class SupervisedStrategy(DDPStrategy):
         cure = f"give {type(self).__name__} find_unused_parameters=True, or use all of them"
         requirement = "in every step all that the task trains"
         unused = refusal("parameters in the loss", requirement, "a step that leaves some out", cure)
-        _augment_message(exception, ".*Expected to have finished reduction in the prior iteration.*", unused)
+        augment_message(exception, ".*Expected to have finished reduction in the prior iteration.*", unused)
         super().on_exception(exception)
         if not isinstance(exception, SIGTERMException):  # all ranks end
             handle_failure(self.global_rank, exception)

@@ -12,6 +12,7 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lightning_tgnn.types import CountingLoader, only_one
 
@@ -106,6 +107,38 @@ class FitProgress:
         # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
         trainer.fit_loop.epoch_loop.restarting = False
         trainer.fit_loop._restarting = False
+
+
+def accumulates(trainer: pl.Trainer) -> bool:
+    """Whether the gradients of the current batch wait for those of later ones."""
+    return trainer.fit_loop._should_accumulate()
+
+
+def ends_epoch(trainer: pl.Trainer) -> bool:
+    """Whether the batch under way is the last one of its epoch."""
+    return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+
+
+def batches_begun_and_over(trainer: pl.Trainer) -> tuple[int, int]:
+    """Return how many batches of the epoch have begun, and how many are over."""
+    count = cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.current)
+    return count.ready, count.processed
+
+
+def place_loader(trainer: pl.Trainer) -> None:
+    """Give the loader the position of the checkpoint once more.
+
+    Lightning does so when it makes the loader: too early where `configure_optimizers` asks for
+    `trainer.estimated_stepping_batches` (Lightning #20550).
+    """
+    trainer.fit_loop._load_combined_loader_states()
+
+
+def clip_gradients(trainer: pl.Trainer, task: pl.LightningModule, optimizer: Optimizer) -> None:
+    """Clip gradients as the Trainer is told to; no hook is called."""
+    trainer.precision_plugin._clip_gradients(
+        task, optimizer, trainer.gradient_clip_val, gradient_clip_algorithm=trainer.gradient_clip_algorithm
+    )
 
 
 def _batches(trainer: pl.Trainer) -> int:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from subprocess import Popen, TimeoutExpired
 from types import FrameType
 from typing import TypeVar
@@ -20,6 +21,9 @@ from typing import TypeVar
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -27,7 +31,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.comm import PeerFailureError, is_interrupt, peer_failure
-from lightning_tgnn.files.requeue import Requeue
 
 _EVALUATION_BATCHES = 8
 _STARTED_BY = "LIGHTNING_TGNN_STARTED_BY"
@@ -39,6 +42,59 @@ _pressed = threading.Event()
 _Result = TypeVar("_Result")
 Handler = Callable[[int, FrameType | None], object] | int
 """What a process does at a signal, as `signal.signal` has it."""
+
+
+class Requeue:
+    """Takes down that SLURM is about to end the job.
+
+    Lightning's handler of the signal saves from wherever the process is, in the middle of a step or of an exchange with
+    other ranks. Here the handler makes a note of it in a fit, and `save` does between two steps what Lightning's does.
+
+    Args:
+        trainer: Whose handler is replaced, before Lightning registers it.
+    """
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        self._trainer = trainer
+        self._told = False
+        trainer._signal_connector._slurm_sigusr_handler_fn = self._note  # type: ignore[method-assign, assignment]
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        if self._trainer.state.fn == "fit" or self._trainer.world_size > 1:
+            self._told = True
+        else:  # there are no steps to come
+            self.save()
+
+    def take_note(self) -> bool:
+        """Whether the signal has come since this was last asked."""
+        told = self._told
+        if told:  # not otherwise: it may come right now
+            self._told = False
+        return told
+
+    def save(self) -> None:
+        """Save a checkpoint and have the job requeued, as Lightning does; all ranks have to call it together."""
+        connector = self._trainer._signal_connector
+        type(connector)._slurm_sigusr_handler_fn(connector, signal.SIGUSR1, None)  # type: ignore[arg-type]
+
+
+def requeue_between_steps(trainer: pl.Trainer) -> Requeue | None:
+    """Save ahead of the next batch if SLURM is about to end a job of one process; ranks have to agree on one first.
+
+    Returns:
+        What has to be asked once more when there is no next batch; None where there is no such job.
+    """
+    if trainer.world_size > 1 or not isinstance(trainer._accelerator_connector.cluster_environment, SLURMEnvironment):
+        return None
+    loop, requeue = trainer.fit_loop.epoch_loop, Requeue(trainer)
+    loop.advance = partial(_advance, loop, requeue)  # type: ignore[method-assign]
+    return requeue
+
+
+def _advance(loop: _TrainingEpochLoop, requeue: Requeue, data_fetcher: _DataFetcher) -> None:
+    if requeue.take_note():
+        requeue.save()
+    type(loop).advance(loop, data_fetcher)
 
 
 class Termination:

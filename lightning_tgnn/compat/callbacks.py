@@ -1,8 +1,9 @@
-"""What a task does about the callbacks of a fit: early stops, saved checkpoints, the HParams tab of TensorBoard."""
+"""Repairs of callbacks and loggers: early stops, decisions of ranks, files at an error, the HParams tab."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import warnings
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,12 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, OnExceptionCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.trainer.states import TrainerStatus
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from lightning_tgnn.comm import all_end_alike
 from lightning_tgnn.types import has_work_to_save
 
 _PLAIN = (bool, int, float, str)
@@ -82,7 +86,7 @@ def show_hyperparameters(trainer: pl.Trainer, logged: Collection[str]) -> None:
         if trainer.is_global_zero and isinstance(logger, TensorBoardLogger) and logger.hparams:
             held = {name: value for name, value in logger.hparams.items() if value is not None}
             shown = {name: value if isinstance(value, _PLAIN) else str(value) for name, value in held.items()}
-            writer = logger.experiment._get_file_writer()  # as Lightning's logger does
+            writer = logger.experiment._get_file_writer()  # as the logger itself does
             for summary in hparams(shown, dict.fromkeys(names)):
                 writer.add_summary(summary)
 
@@ -120,3 +124,66 @@ def _teardown(callback: _Saving, trainer: pl.Trainer, module: pl.LightningModule
     _release(callback)
     if isinstance(callback, ModelCheckpoint) or has_work_to_save(trainer):
         callback.teardown(trainer, module, stage)
+
+
+class SharedDecisions:
+    """Has all ranks of a Trainer decide by the first one's figures, and save on an error together or not, until `end`.
+
+    A figure of training is of a rank's own share of the events, which may be none. Ranks whose rates differ drift
+    apart, and ranks that name checkpoints differently disagree about where the best one is. A rank that fails alone
+    would wait for the others, which wait for it, if it began a checkpoint.
+
+    Args:
+        trainer: About to run.
+        broadcast: Sends a value of the first rank to all, which call it together.
+    """
+
+    def __init__(self, trainer: pl.Trainer, broadcast: Callable[[Any], Any]) -> None:
+        self._broadcast = broadcast
+        # Lightning calls this before it looks whether there is such a figure.
+        self._loop = trainer.fit_loop.epoch_loop
+        self._loop._get_monitor_value = partial(self._figure, trainer)  # type: ignore[method-assign]
+        self._callbacks = trainer.checkpoint_callbacks
+        for callback in self._callbacks:
+            if isinstance(callback, ModelCheckpoint):
+                callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
+            if isinstance(callback, OnExceptionCheckpoint | ModelCheckpoint):
+                callback.on_exception = partial(_save_together, callback)  # type: ignore[method-assign]
+
+    def _figure(self, trainer: pl.Trainer, name: str) -> float | None:
+        figure = trainer.callback_metrics.get(name)
+        known: float | None = self._broadcast(None if figure is None else float(figure))
+        return known
+
+    def _figures(self, callback: ModelCheckpoint, trainer: pl.Trainer) -> dict[str, Tensor]:
+        figures = type(callback)._monitor_candidates(callback, trainer)
+        if trainer.state.status == TrainerStatus.INTERRUPTED:  # by an error of this rank, perhaps of no other
+            return figures
+        figures = {name: torch.as_tensor(figure).cpu() for name, figure in figures.items()}
+        known: dict[str, Tensor] = self._broadcast(figures)
+        return known
+
+    def end(self) -> None:
+        """Leave the Trainer and its callbacks as they were: another Trainer may have these next."""
+        vars(self._loop).pop("_get_monitor_value", None)
+        for callback in self._callbacks:
+            for name in ("_monitor_candidates", "on_exception"):
+                vars(callback).pop(name, None)
+
+
+def _save_together(
+    callback: ModelCheckpoint | OnExceptionCheckpoint,
+    trainer: pl.Trainer,
+    module: pl.LightningModule,
+    error: BaseException,
+) -> None:
+    _release(callback)  # of the task's guards, too: no run goes on that asks them
+    if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
+        return
+    if not has_work_to_save(trainer):
+        return
+    if isinstance(error, SIGTERMException) or all_end_alike(error, trainer.global_step):  # SIGTERM ends all at one step
+        callback.on_exception(trainer, module, error)
+    else:
+        said = f"no checkpoint is saved on {type(error).__name__}, by which not all ranks end"
+        warnings.warn(f"rank {trainer.global_rank}: {said}", stacklevel=2)

@@ -1,4 +1,4 @@
-"""The names of our strategies in Lightning's registry, without importing Lightning for them."""
+"""Registers the strategies as soon as Lightning is imported, which `import lightning_tgnn` does not wait for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIGHTNING = "lightning.pytorch"
 def register_strategies() -> None:
     """Have ``Trainer(strategy="sven")`` work: register now, or as soon as Lightning has been imported."""
     if _LIGHTNING in sys.modules:
-        import_module("lightning_tgnn.strategies")
+        import_module("lightning_tgnn.compat.registry")
     elif not any(isinstance(finder, _AfterLightning) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterLightning())
 
@@ -36,7 +36,7 @@ class _AfterLightning(MetaPathFinder):
 
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
-            import_module("lightning_tgnn.strategies")
+            import_module("lightning_tgnn.compat.registry")
 
         loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec

@@ -27,9 +27,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.comm.sent_objects import check_arrives, unshare
+from lightning_tgnn.compat.signals import quiet_torch
 from lightning_tgnn.files.whole import write_tensors
-from lightning_tgnn.strategies.processes.sent_objects import check_arrives, unshare
-from lightning_tgnn.strategies.processes.signals import quiet_torch
 from lightning_tgnn.types import FULL
 
 _Result = TypeVar("_Result")
