@@ -29,7 +29,7 @@ from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
 from lightning_tgnn.files.best_checkpoint import deciding_callback
-from lightning_tgnn.tasks.optimized_task import OptimizedTask
+from lightning_tgnn.tasks.task import Task
 
 _LARGEST_SEED = 2**32 - 1
 
@@ -115,7 +115,7 @@ class TGNNCommand(ResumingCLI):
         given: dict[str, Any] = {name: _maker(choice) for name, choice in chosen.items() if choice}
         if not given:
             return
-        if not isinstance(self.model, OptimizedTask):
+        if not isinstance(self.model, Task):
             _check_left_out("lr_scheduler", given.keys() == {"lr_scheduler"}, self.model, "without --optimizer")
             super().give_optimizer(subcommand)
             return

@@ -27,8 +27,8 @@ from lightning_tgnn.serving.saved_checks import check_numbers, check_saved
 from lightning_tgnn.serving.saved_predictor import read_saved
 from lightning_tgnn.serving.seen_pairs import SeenPairs
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
-from lightning_tgnn.tasks.restorable_task import load_weights, task_again
-from lightning_tgnn.tasks.resumable_task import check_same_data, task_name
+from lightning_tgnn.tasks.restoring import load_weights, task_again
+from lightning_tgnn.tasks.resuming import check_same_data, task_name
 from lightning_tgnn.tasks.same_graph import check_same_stream
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo

@@ -13,6 +13,8 @@ from lightning_tgnn.tasks.snapshot_labels import (
 )
 from lightning_tgnn.tasks.snapshot_link_prediction import SnapshotLinkPrediction
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule
+from lightning_tgnn.tasks.task import Task
+from lightning_tgnn.tasks.training_options import TrainingOptions
 
 TASKS_OF_EVENTS: dict[str, type[MemoryTask]] = {
     kind.__name__: kind for kind in (DynamicNodeClassification, EdgeClassification, LayerLinkPrediction, LinkPrediction)
@@ -44,4 +46,6 @@ __all__ = [
     "SnapshotModule",
     "SnapshotNodeClassification",
     "SnapshotNodeRegression",
+    "Task",
+    "TrainingOptions",
 ]

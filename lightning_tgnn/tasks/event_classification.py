@@ -14,14 +14,15 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int,
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.optimization import (
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
+from lightning_tgnn.tasks.returned import check_logits, check_loss
+from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
     LRSchedulerCallable,
     OptimizerCallable,
     ParamGroups,
+    TrainingOptions,
 )
-from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
-from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 BALANCED = "balanced"
@@ -34,7 +35,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
     Events with a negative label change the node state but are neither trained on nor measured. Subclasses define what a
     label is.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
@@ -107,19 +108,10 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         if not isinstance(built_by, str):
             of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
             left_out = check_left_out(EventClassification, **of_model, message=message)
-        super().__init__(
-            built_by,
-            config,
-            message=made_by,
-            lr=lr,
-            weight_decay=weight_decay,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_config=lr_scheduler_config,
-            lr_scaling=lr_scaling,
-            param_groups=param_groups,
-            detect_nan=detect_nan,
+        training = TrainingOptions(
+            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
         )
+        super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.hidden_dim, self.class_weight = hidden_dim, class_weight
         self.register_buffer("class_weights", None, persistent=False)

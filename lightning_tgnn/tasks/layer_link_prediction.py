@@ -11,7 +11,7 @@ from lightning_tgnn.models import Mails, MemoryModel, build_with_layer
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.memory.layer_embedding import layer_of
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
-from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
+from lightning_tgnn.tasks.training_options import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.trust import LAYERS, WORDS
 from lightning_tgnn.types import StreamInfo
 
@@ -31,7 +31,7 @@ class LayerLinkPrediction(LinkPrediction):
     The layer returns [R, embedding_dim], or [R, heads, width] of that size. Roots may have no neighbour; some layers of
     DGL need ``allow_zero_in_degree=True`` for that.
 
-    For all other arguments see `LinkPrediction` and `OptimizedTask`.
+    For all other arguments see `LinkPrediction` and `TrainingOptions`.
 
     Args:
         layer: Its class, or the import path of the class, such as ``dgl.nn.SAGEConv`` or

@@ -12,14 +12,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
-from lightning_tgnn.tasks.optimization import (
+from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
+from lightning_tgnn.tasks.returned import check_link_scores, check_loss
+from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
     LRSchedulerCallable,
     OptimizerCallable,
     ParamGroups,
+    TrainingOptions,
 )
-from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
-from lightning_tgnn.tasks.returned import check_link_scores, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 
@@ -32,7 +33,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
     computed as by TGB's evaluator, one over the mean rank of the ties. ``expected_mrr`` and ``hits@10`` are means over
     a random order of the ties, so that they can be compared with chance. See `lightning_tgnn.metrics`.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
@@ -94,19 +95,10 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
             left_out = check_left_out(LinkPrediction, **vars(config), message=message)
-        super().__init__(
-            built_by,
-            config,
-            message=made_by,
-            lr=lr,
-            weight_decay=weight_decay,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_config=lr_scheduler_config,
-            lr_scaling=lr_scaling,
-            param_groups=param_groups,
-            detect_nan=detect_nan,
+        training = TrainingOptions(
+            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
         )
+        super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.val_metrics = LinkMetrics()
         self.test_metrics = LinkMetrics()

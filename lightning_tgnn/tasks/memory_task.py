@@ -1,43 +1,58 @@
-"""The base of tasks on memory-based temporal GNNs: the protocol of a run, and its checkpoints."""
+"""Tasks on memory-based temporal GNNs: the stages of a step, node state, the protocol of a run, and checkpoints."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
-from time import perf_counter
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import ref
 
-from lightning.pytorch.utilities.types import STEP_OUTPUT
+import torch
+from lightning.pytorch.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.compat.modules import trainer_of
+from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
-from lightning_tgnn.models import ModelConfig
+from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
+from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
-from lightning_tgnn.tasks.optimization import LRSchedulerCallable, OptimizerCallable, ParamGroups
-from lightning_tgnn.tasks.requirements import check_trainer
+from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.orders import in_order
+from lightning_tgnn.tasks.requirements import check_default_dtype, check_trainer, info_of
+from lightning_tgnn.tasks.run_protocol import Evaluation, EventRate
 from lightning_tgnn.tasks.same_graph import check_same_stream
-from lightning_tgnn.tasks.staged_task import StagedTask
 from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
+from lightning_tgnn.tasks.task import Task
+from lightning_tgnn.tasks.training_options import TrainingOptions
 from lightning_tgnn.types import (
     BatchedData,
-    CatchUpLoader,
+    CommitHandle,
     EventBatch,
+    ExchangingStore,
+    FetchHandle,
     NamedData,
-    StateSnapshot,
+    RootBatch,
+    SampledRoots,
+    ShardingStore,
+    StageOrder,
+    Stages,
+    StateRows,
+    StateSpec,
+    StateStore,
+    StateUpdate,
     StreamInfo,
+    UpdatedRows,
     datamodule_of,
     on_this_rank,
-    only_one,
     ranks_per_batch,
     shares_node_state,
     state_to_save,
 )
 
-_STEPS = 50
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
@@ -52,17 +67,20 @@ class Measures(Protocol):
 _Metrics = TypeVar("_Metrics", bound=Measures)
 
 
-class MemoryTask(StagedTask, Generic[_Metrics]):
+class MemoryTask(Task, Generic[_Metrics]):
     """Trains a memory-based temporal GNN by the protocol below. Subclasses define head, steps and figures.
+
+    A step is made of stages. Each (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) is a method; override a
+    stage rather than the step. A strategy that reads rows in pieces reads them from its store, without `fetch`.
 
     Node state is empty at the start of each training epoch. Validation continues from the end of training on a snapshot
     of the state, which is put back afterwards. The sanity check leaves no trace. Test takes in the validation split
-    first. Checkpoints hold the node state and the random states, so that a resumed run continues exactly. For the
-    training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
+    first. Checkpoints hold the node state and the random states, so that a resumed run continues exactly.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
         config: Widths and rates of a built-in model.
+        training: How its weights are trained.
         message: Makes the messages of a built-in model, see `Mails`.
 
     Raises:
@@ -81,36 +99,225 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
     test_metrics: _Metrics
     """The same of the test steps."""
 
+    model: MemoryModel | None
+
     def __init__(
         self,
         model: Callable[[StreamInfo], nn.Module] | str,
         config: ModelConfig,
+        training: TrainingOptions | None = None,
         *,
-        lr: float,
-        weight_decay: float,
         message: Callable[[int, int], nn.Module] | None = None,
-        optimizer: OptimizerCallable | None = None,
-        lr_scheduler: LRSchedulerCallable | None = None,
-        lr_scheduler_config: Mapping[str, Any] | None = None,
-        lr_scaling: str = "none",
-        param_groups: ParamGroups | None = None,
-        detect_nan: bool = True,
     ) -> None:
-        super().__init__(
-            model,
-            config,
-            message=message,
-            lr=lr,
-            weight_decay=weight_decay,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_config=lr_scheduler_config,
-            lr_scaling=lr_scaling,
-            param_groups=param_groups,
-            detect_nan=detect_nan,
-        )
-        self._snapshot: StateSnapshot | None = None
-        self._rate = EventRate()
+        super().__init__(TrainingOptions() if training is None else training)
+        self._built_by = model
+        self._message = message
+        self.config = config
+        self.info: StreamInfo | None = None
+        self.model = None
+        self._state_store: StateStore | None = None
+        self._saved_state: dict[str, Any] | None = None
+        # In the batch under way; not told by the store, whose position ranks have to meet for.
+        self._has_committed = False
+        # How the stages of a step follow each other; a strategy may put another order here.
+        self.stage_order: StageOrder = in_order
+        self.stages = Stages()
+        self._latest_batch: ref[EventBatch] | None = None
+        self._evaluation, self._rate = Evaluation(), EventRate()
+
+    def build_head(self) -> None:
+        """Create the modules that turn embeddings into answers."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Node state that ranks share is of their processes; a copy without it takes in the stream from its start.
+        state, store = super().__getstate__() | {"_latest_batch": None}, self._state_store
+        if isinstance(store, ExchangingStore):
+            alone = LocalStateStore(store.spec, self.device) if store.ranks == 1 else None
+            if alone is not None:
+                alone.load_state_dict(store.state_dict())
+            state |= {"_state_store": alone, "stage_order": self.default_stage_order}
+        return state
+
+    @property
+    def sampled_roots(self) -> SampledRoots:
+        """Whose neighbours the batches have to carry."""
+        return self._model.sampled_roots
+
+    @property
+    def _model(self) -> MemoryModel:
+        if self.model is None:  # every stage of every step asks; a model that is there has been checked by the Trainer
+            self.configure_model()
+        return self._checked_model()
+
+    def _checked_model(self) -> MemoryModel:
+        if self.model is None:
+            received = "no model after configure_model and build"
+            cure = "call super() in yours, or task.build(data.info) before the task is used without a Trainer"
+            raise InvalidArgumentError(refusal(type(self).__name__, "built for a stream", received, cure))
+        return self.model
+
+    def configure_model(self) -> None:
+        """Build the model for the stream of the DataModule, once.
+
+        Raises:
+            InvalidArgumentError: The Trainer has no DataModule of an event stream.
+            CheckpointError: The model has been built for another graph.
+        """
+        if trainer_of(self) is None:
+            return  # `load_from_checkpoint` asks before it hands out the checkpoint, which describes the stream.
+        info = self._stream_info()
+        if self.model is not None:
+            check_same_stream(self.info, info)
+            if info is not None and self.trainer.state.fn == "fit":
+                self.info = info  # what its checkpoints are of from here on
+            return
+        assert info is not None
+        with torch.device("cpu"):  # a seed draws the same weights for every device
+            self.build(info)
+        self._checked_model()
+        self.copy_for_averages()
+
+    def _stream_info(self) -> StreamInfo | None:
+        """Return what the DataModule says of its stream; None where the model is there and it does not say.
+
+        Raises:
+            InvalidArgumentError: The Trainer has no DataModule of an event stream.
+        """
+        return info_of(self.trainer, StreamInfo, "TemporalDataModule", is_built=self.model is not None)
+
+    def build(self, info: StreamInfo) -> None:
+        """Build the model for a stream.
+
+        Raises:
+            InvalidArgumentError: What was given builds no `MemoryModel`, or torch makes weights of another precision.
+        """
+        check_default_dtype()
+        self.info = info
+        mails = Mails(self._message, raw=self.sends_raw_mails)
+        model = self.make_model(info, mails)
+        if not isinstance(model, MemoryModel):
+            received = f"a {type(model).__name__}"
+            cure = "subclass lightning_tgnn.models.MemoryModel, and return one from what you gave as `model`"
+            raise InvalidArgumentError(refusal("model", "built as a MemoryModel", received, cure))
+        if not mails.raw:
+            model.spec = replace(model.spec, own_half=False, event_features=False)
+        self.model = model
+        self.build_head()
+
+    def make_model(self, info: StreamInfo, mails: Mails) -> nn.Module:
+        """Return the model for a stream."""
+        if isinstance(self._built_by, str):
+            return build_model(self._built_by, self.config, info, mails)
+        return self._built_by(info)
+
+    @property
+    def sends_raw_mails(self) -> bool:
+        """Whether `make_mails` and `commit` leave mails as the model makes them, of which a strategy need not send all.
+
+        An override that only looks at them may say so.
+        """
+        own = type(self)
+        return own.make_mails is MemoryTask.make_mails and own.commit is MemoryTask.commit
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return what the arguments say; Adam, fused unless Lightning has to clip between its parts, by default."""
+        clips = trainer_of(self) is not None and bool(self.trainer.gradient_clip_val)
+        adam = partial(torch.optim.Adam, fused=not clips)
+        return self.optimization.configure(self, adam, self.lr, self.weight_decay)
+
+    def fetch(self, nodes: Tensor) -> FetchHandle:
+        """Start to read the rows of distinct nodes."""
+        return self.state_store.fetch(nodes)
+
+    def apply_mail(self, rows: StateRows) -> UpdatedRows:
+        """Take in the pending mails of the rows."""
+        updated = self._model.apply_mail(rows)
+        check_result("apply_mail, memory,", updated.memory, rows.memory.shape)
+        check_result("apply_mail, memory_time,", updated.memory_time, rows.memory_time.shape)
+        return updated
+
+    def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
+        """Return the embeddings: [C, d_emb] of a batch's candidates, [R, d_emb] of the roots of a query."""
+        embeddings = self._model.embed(updated, batch)
+        check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
+        if embeddings.dtype == torch.float64:  # as all is that is computed with times
+            embeddings = embeddings.float()
+        return batch.of_candidates(embeddings) if isinstance(batch, EventBatch) else embeddings
+
+    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes."""
+        return self._model.make_mails(updated, batch)
+
+    def commit(self, update: StateUpdate) -> CommitHandle:
+        """Start to write memory and to deliver mails."""
+        self._has_committed = True
+        return self.state_store.commit(update)
+
+    def check_runs_once(self, batch: EventBatch) -> None:
+        """Note that the stages of a batch run, and refuse a second time; to be called before they run.
+
+        Raises:
+            InvalidArgumentError: The batch has been run already: its mails would be delivered a second time.
+        """
+        again = self._latest_batch is not None and self._latest_batch() is batch
+        # An optimizer that computes a batch twice is refused by its name, as it goes backward again.
+        if again and not (self.training and trainer_of(self) is not None and not super().is_batch_untouched()):
+            requirement = "run once for a batch, because node memory already has it the second time"
+            cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
+            raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
+        if batch.sampled_roots not in (None, self.sampled_roots):
+            requirement = f"made for a model that reads neighbours of {self.sampled_roots!r} roots"
+            cure = (
+                "give the Trainer the DataModule, or set data.sampled_roots = task.sampled_roots ahead of its loaders"
+            )
+            received = f"one for {batch.sampled_roots!r}"
+            raise InvalidArgumentError(refusal("the loader", requirement, received, cure))
+        self._latest_batch = ref(batch)
+        self.refresh_weights()
+
+    @property
+    def default_stage_order(self) -> StageOrder:
+        """The order of the stages where no strategy has another: one after the other."""
+        return in_order
+
+    @property
+    def embedding_dim(self) -> int:
+        """Width of the embeddings."""
+        return self._model.embedding_dim
+
+    @property
+    def state_spec(self) -> StateSpec:
+        """Widths of a row of node state."""
+        return self._model.spec
+
+    @property
+    def has_state_store(self) -> bool:
+        """Whether there is node state from an earlier run."""
+        return self._state_store is not None
+
+    @property
+    def state_store(self) -> StateStore:
+        """Where node state lives: what a strategy has set, else the memory of this process."""
+        if self._state_store is None:
+            self._state_store = LocalStateStore(self._model.spec, self.device)
+        self._load_saved_state()
+        return self._state_store
+
+    @state_store.setter
+    def state_store(self, store: StateStore) -> None:
+        self._state_store = store
+        self._load_saved_state()  # at once: a strategy that holds the store does not come back through here
+
+    @content_of(*SAVED)
+    def _load_saved_state(self) -> None:
+        if self._saved_state is not None and self._state_store is not None:
+            store, saved = self._state_store, self._saved_state
+            if type(saved["position"]) is not int or saved["position"] < 0:
+                raise ValueError(f"node state after {saved['position']!r} events")
+            # Ours ask for the rows of tables that they need; another store gets them whole.
+            store.load_state_dict(saved if isinstance(store, ShardingStore) else read_tables(saved))
+            self._saved_state = None
 
     def setup(self, stage: str) -> None:
         """Refuse other data, ranks that would each keep a node state of their own, and what float64 times rule out."""
@@ -125,8 +332,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         """Continue the random states of the checkpoint, as late as possible before the first step."""
         super().on_train_start()
         self._rate.restart()
-        self._abandon_evaluation()
-        self._continue_random_states()
+        self._evaluation.end(self)
+        self.guard.continue_random_states(self.trainer)
 
     def on_train_batch_start(self, batch: EventBatch, batch_idx: int) -> None:
         """Empty the node state before the first event of an epoch, and where an epoch that was cut short has left it.
@@ -137,7 +344,8 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         stands = batch.shared.continues
         if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
-        self._has_committed, self._latest_batch = False, None
+        self._has_committed = False
+        self.forget_batch()
 
     def on_before_backward(self, loss: Tensor) -> None:
         """Refuse an optimizer that computes a batch twice, because the second time node memory already holds the batch.
@@ -145,7 +353,7 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         Raises:
             InvalidArgumentError: The optimizer computes a batch twice, as LBFGS does.
         """
-        if self.automatic_optimization and self._backward_in == self.trainer.fit_loop.total_batch_idx:
+        if self.automatic_optimization and self.guard.runs_again(self.trainer):
             received = type(self.trainer.optimizers[0]).__name__
             cure = "take torch.optim.Adam, or manual optimization that leaves node memory as it is"
             raise InvalidArgumentError(refusal("optimizer", "one that computes a batch once", received, cure))
@@ -183,66 +391,38 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
         """Return what was measured on a split, by name."""
         raise NotImplementedError
 
-    def _abandon_evaluation(self) -> None:
-        """Put back what an evaluation that broke off has left."""
-        if self._snapshot is not None:
-            self._end_evaluation()
-
-    def _begin_evaluation(self, loaders: object, *, catch_up: bool) -> None:
-        self._abandon_evaluation()
-        loader = only_one(loaders)
-        if loader is not None and not isinstance(loader, CatchUpLoader):
-            cure = "give that of a TemporalDataModule"
-            raise InvalidArgumentError(refusal("dataloaders", "a loader of events", type(loader).__name__, cure))
-        self._snapshot, self._latest_batch = self.state_store.snapshot(), None
-        if catch_up:
-            assert loader is not None
-            self._catch_up(loader)
-
-    def _catch_up(self, loader: CatchUpLoader) -> None:
-        """Take in the events between the node state and the first event of ``loader``."""
-        position = self.state_store.position
-        if position > loader.start:
-            cure = "evaluate a checkpoint with the val_ratio and test_ratio it was trained with"
-            raise CheckpointError(
-                refusal("node state", f"from before event {loader.start}", f"state after event {position}", cure)
-            )
-        for batch in loader.catch_up(position):
-            self.take_in(self.trainer.strategy.batch_to_device(batch, self.device))
+    def forget_batch(self) -> None:
+        """Let the stages run on whatever batch comes next."""
+        self._latest_batch = None
 
     def take_in(self, batch: EventBatch) -> None:
         """Change the node state by a batch without scoring it."""
         self.refresh_weights()
         self.commit(self.make_mails(self.apply_mail(self.fetch(batch.nodes).wait()), batch)).wait()
 
-    def _end_evaluation(self) -> None:
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None:
-            self.state_store.restore(snapshot)
-
     def on_validation_epoch_start(self) -> None:
         """Continue from the end of training, on a snapshot, with nothing measured."""
         self._forget("val")
         quick = self.trainer.sanity_checking or bool(getattr(self.trainer, "fast_dev_run", False))
-        self._begin_evaluation(self.trainer.val_dataloaders, catch_up=not quick)
+        self._evaluation.begin(self, self.trainer.val_dataloaders, catch_up=not quick)
 
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
         super().on_validation_epoch_end()
         self._log_figures("val")
-        self._end_evaluation()
+        self._evaluation.end(self)
         self._rate.restart()
 
     def on_test_epoch_start(self) -> None:
         """Take in the validation split, on a snapshot, with nothing measured."""
         self._forget("test")
         quick = bool(getattr(self.trainer, "fast_dev_run", False))
-        self._begin_evaluation(self.trainer.test_dataloaders, catch_up=not quick)
+        self._evaluation.begin(self, self.trainer.test_dataloaders, catch_up=not quick)
 
     def on_test_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
         self._log_figures("test")
-        self._end_evaluation()
+        self._evaluation.end(self)
 
     def measured(self, split: str) -> _Metrics | None:
         """Return what the steps on ``"val"`` or ``"test"`` add to; None where they add to nothing."""
@@ -264,18 +444,18 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
 
     def on_predict_epoch_start(self) -> None:
         """Take in what came before, on a snapshot."""
-        self._begin_evaluation(self.trainer.predict_dataloaders, catch_up=True)
+        self._evaluation.begin(self, self.trainer.predict_dataloaders, catch_up=True)
 
     def on_predict_epoch_end(self) -> None:
         """Put the snapshot back."""
-        self._end_evaluation()
+        self._evaluation.end(self)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add node state, random states and what the stream looks like."""
         super().on_save_checkpoint(checkpoint)
         assert self.info is not None
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
-        state = state_to_save(self.trainer.strategy, self.state_store, self._snapshot)
+        state = state_to_save(self.trainer.strategy, self.state_store, self._evaluation.snapshot)
         self.check_saved("node state", on_this_rank(state))
         data = datamodule_of(self.trainer)
         batch_size = data.batch_size if isinstance(data, BatchedData) else 0
@@ -310,27 +490,5 @@ class MemoryTask(StagedTask, Generic[_Metrics]):
             if trainer_of(self) is None and self.info is not None:  # from the processes of a fit, which have checked it
                 self.info = replace(self.info, features=info.features)
             check_same_stream(info, self.info, resumes=trainer_of(self) is not None and self.trainer.state.fn == "fit")
-        self._saved_state, self._saved_random = saved["state"], checked_states(saved["random"])
+        self._saved_state, self.guard.random_states = saved["state"], checked_states(saved["random"])
         self._load_saved_state()
-
-
-class EventRate:
-    """Events per second over the latest steps since the clock was restarted."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[float, int]] = deque(maxlen=_STEPS + 1)
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what was counted; what took time until now does not count."""
-        self._marks.clear()
-        self._marks.append((perf_counter(), 0))
-
-    def add(self, events: int) -> None:
-        """Count a step that has just ended."""
-        self._marks.append((perf_counter(), self._marks[-1][1] + events))
-
-    def per_second(self) -> float:
-        """Return the rate; 0 before the first step."""
-        (first_time, first), (last_time, last) = self._marks[0], self._marks[-1]
-        return (last - first) / (last_time - first_time) if last > first else 0.0

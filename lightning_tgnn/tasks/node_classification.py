@@ -26,13 +26,6 @@ from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, M
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
 from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
-from lightning_tgnn.tasks.optimization import (
-    NOT_SAVED,
-    LRSchedulerCallable,
-    OptimizerCallable,
-    ParamGroups,
-)
-from lightning_tgnn.tasks.optimized_task import OptimizedTask
 from lightning_tgnn.tasks.requirements import (
     check_default_dtype,
     check_graph_model,
@@ -44,6 +37,14 @@ from lightning_tgnn.tasks.requirements import (
 )
 from lightning_tgnn.tasks.returned import check_returned
 from lightning_tgnn.tasks.same_graph import check_same_graph
+from lightning_tgnn.tasks.task import Task
+from lightning_tgnn.tasks.training_options import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    OptimizerCallable,
+    ParamGroups,
+    TrainingOptions,
+)
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 _ATTENTION = {"gat": GAT, "gatv2": GATv2}
@@ -52,7 +53,7 @@ GRAPH_MODELS = ("gcn", "gat", "gatv2", "sage", "gin")
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
-class NodeClassification(OptimizedTask):
+class NodeClassification(Task):
     """Trains a GNN to tell the class of each vertex.
 
     Logs ``train/loss`` and ``train/accuracy``, and for ``val`` and ``test`` ``accuracy`` and ``f1`` (macro).
@@ -60,7 +61,7 @@ class NodeClassification(OptimizedTask):
     With labels [N, C] a vertex may be of several classes: the loss is the binary cross entropy, a mean over the
     classes, accuracy counts each class of each vertex, and ``f1_micro`` is logged, too.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
+    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
 
     Args:
         model: ``"gcn"``, ``"gat"``, ``"gatv2"``, ``"sage"``, ``"gin"``, or what builds a module for a `GraphInfo`, for
@@ -100,16 +101,10 @@ class NodeClassification(OptimizedTask):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            weight_decay=weight_decay,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_config=lr_scheduler_config,
-            lr_scaling=lr_scaling,
-            param_groups=param_groups,
-            detect_nan=detect_nan,
+        training = TrainingOptions(
+            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
         )
+        super().__init__(training)
         self.stages = Stages()
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")

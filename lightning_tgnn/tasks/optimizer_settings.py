@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.files.whole import SAVED, content_of
-from lightning_tgnn.tasks.restorable_task import plain_name
+from lightning_tgnn.tasks.restoring import plain_name
 
 _FIXED = {
     "optimizers": "optimizers",

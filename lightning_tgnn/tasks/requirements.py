@@ -168,8 +168,9 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
         return info
     if is_built and info is None:
         return None
-    cure = f"pass trainer.fit(model, datamodule={wanted}(...)); a command takes --data {wanted}, or the run's --config"
-    raise InvalidArgumentError(refusal("datamodule", f"a {wanted}", type(data).__name__, cure))
+    takes = "streams take LinkPrediction, static graphs NodeClassification, snapshots SnapshotLinkPrediction"
+    cure = f"pass trainer.fit(model, datamodule={wanted}(...)); a command takes --data {wanted}; {takes}"
+    raise InvalidArgumentError(refusal("datamodule", f"a {wanted}", data and type(data).__name__, cure))
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:

@@ -15,14 +15,7 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
 from lightning_tgnn.models.recurrent.filters import FILTERS
-from lightning_tgnn.tasks.group_order import embed_group, one_after_another
-from lightning_tgnn.tasks.optimization import (
-    NOT_SAVED,
-    LRSchedulerCallable,
-    OptimizerCallable,
-    ParamGroups,
-)
-from lightning_tgnn.tasks.optimized_task import OptimizedTask
+from lightning_tgnn.tasks.orders import embed_group, one_after_another
 from lightning_tgnn.tasks.requirements import (
     at_path,
     check_default_dtype,
@@ -35,6 +28,14 @@ from lightning_tgnn.tasks.requirements import (
 from lightning_tgnn.tasks.returned import check_returned, check_step
 from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
+from lightning_tgnn.tasks.task import Task
+from lightning_tgnn.tasks.training_options import (
+    NOT_SAVED,
+    LRSchedulerCallable,
+    OptimizerCallable,
+    ParamGroups,
+    TrainingOptions,
+)
 from lightning_tgnn.types import (
     Carried,
     GroupOrder,
@@ -50,12 +51,12 @@ from lightning_tgnn.types import (
 _CHECKPOINT_KEY = "lightning_tgnn"
 
 
-class SnapshotModule(OptimizedTask):
+class SnapshotModule(Task):
     """Trains a model on groups of snapshots. Subclasses define what is predicted from the embeddings after a group.
 
     A group is a snapshot and the ones before it. The model steps from its first snapshot to its last, and the loss is a
     mean over the group's targets. The loss of an update is the mean over its groups, logged as ``train/loss``. For the
-    training of the weights, ``lr`` to ``detect_nan``, see `OptimizedTask`.
+    training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
 
     Args:
         model: ``"wd_gcn"``, ``"tgcn"``, ``"evolvegcn_o"``, ``"evolvegcn_h"``, or what builds a `SnapshotModel` for a
@@ -108,16 +109,10 @@ class SnapshotModule(OptimizedTask):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        super().__init__(
-            lr=lr,
-            weight_decay=weight_decay,
-            optimizer=optimizer,
-            lr_scheduler=lr_scheduler,
-            lr_scheduler_config=lr_scheduler_config,
-            lr_scaling=lr_scaling,
-            param_groups=param_groups,
-            detect_nan=detect_nan,
+        training = TrainingOptions(
+            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
         )
+        super().__init__(training)
         self._built_by = at_path("model", model)
         self.num_layers = num_layers if isinstance(self._built_by, str) else None  # which the DataModule asks for
         check_model(self._built_by, RECURRENT_MODELS, "a SnapshotModel")
@@ -229,7 +224,7 @@ class SnapshotModule(OptimizedTask):
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint."""
         super().on_train_start()
-        self._continue_random_states()
+        self.guard.continue_random_states(self.trainer)
 
     def on_train_batch_start(self, batch: SnapshotBatch, batch_idx: int) -> None:
         """Number the turn."""
@@ -296,4 +291,4 @@ class SnapshotModule(OptimizedTask):
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, saved)
         self._build_for(SnapshotInfo(**saved["snapshots"]), "checkpoint")
-        self._saved_random = checked_states(saved["random"])
+        self.guard.random_states = checked_states(saved["random"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lightning_tgnn.compat.loops import accumulates, batches_begun_and_over
 from lightning_tgnn.files.whole import SAVED, content_of
-from lightning_tgnn.tasks.restorable_task import plain_name
+from lightning_tgnn.tasks.restoring import plain_name
 
 _PYTHON_VERSION = 3  # of what `random.getstate` returns
 

@@ -20,7 +20,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.tasks import TASKS_OF_EVENTS
-from lightning_tgnn.tasks.optimization import Optimization
+from lightning_tgnn.tasks.training_options import TrainingOptions
 from tests.multiprocess.training import Record, build
 
 STEPS = 7  # an epoch's
@@ -302,7 +302,7 @@ def test_learning_rates_of_all_steps_are_scaled_by_the_ranks(name, scaling, fact
     groups = {"bias": {"lr": 0.05}} if name != "cyclic" else None  # which would have one rate for all
     config = {"monitor": "train/loss"} if name == "plateau" else None
     given = {"lr_scheduler": SCHEDULES[name], "lr_scheduler_config": config, "param_groups": groups}
-    plain, scaled = rates_of(Optimization(**given)), rates_of(Optimization(**given, lr_scaling=scaling))
+    plain, scaled = rates_of(TrainingOptions(**given)), rates_of(TrainingOptions(**given, lr_scaling=scaling))
     torch.testing.assert_close(scaled, factor * plain)
     assert (len(plain.unique(dim=0)) > 1) == (name != "none")
 
@@ -310,14 +310,17 @@ def test_learning_rates_of_all_steps_are_scaled_by_the_ranks(name, scaling, fact
 def test_rates_that_are_tensors_and_an_optimizer_of_ones_own_are_scaled():
     given = {"optimizer": partial(AdamW, lr=torch.tensor(0.1)), "lr_scheduler": partial(StepLR, step_size=2)}
     torch.testing.assert_close(
-        rates_of(Optimization(**given, lr_scaling="linear")), 4 * rates_of(Optimization(**given)), rtol=1e-6, atol=0
+        rates_of(TrainingOptions(**given, lr_scaling="linear")),
+        4 * rates_of(TrainingOptions(**given)),
+        rtol=1e-6,
+        atol=0,
     )
 
 
 @pytest.mark.parametrize("now", [4, 9])
 def test_a_resumed_run_scales_learning_rates_once(tmp_path, monkeypatch, caplog, now):
     def trained(count, **settings):
-        monkeypatch.setattr("lightning_tgnn.tasks.optimization.batches_at_once", lambda strategy: count)
+        monkeypatch.setattr("lightning_tgnn.tasks.training_options.batches_at_once", lambda strategy: count)
         data, task = task_of(lr_scaling="sqrt", lr_scheduler=partial(StepLR, step_size=1, gamma=0.5))
         trainer, losses = fit(data, task, limit_val_batches=0, **settings)
         return trainer.optimizers[0].param_groups[0]["lr"], losses

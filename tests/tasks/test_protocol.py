@@ -448,7 +448,7 @@ class OwnTask(MemoryTask):
     """A task that measures nothing, as the base asks for no more than a head and steps."""
 
     def __init__(self):
-        super().__init__("jodie", ModelConfig(memory_dim=8, embedding_dim=8, time_dim=4), lr=1e-3, weight_decay=0.0)
+        super().__init__("jodie", ModelConfig(memory_dim=8, embedding_dim=8, time_dim=4))
 
     def build_head(self):
         self.head = torch.nn.Linear(8, 1)

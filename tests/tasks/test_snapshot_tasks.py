@@ -416,7 +416,7 @@ def test_targets_of_another_kind_are_refused(task, data, message):
 
 
 def test_another_datamodule_and_another_number_of_layers_are_refused():
-    with pytest.raises(InvalidArgumentError, match="datamodule must be a SnapshotDataModule, got 'NoneType'"):
+    with pytest.raises(InvalidArgumentError, match="datamodule must be a SnapshotDataModule, got None"):
         trainer().fit(link_task(), train_dataloaders=structured().train_dataloader())
     with pytest.raises(InvalidArgumentError, match=r"num_layers must be 2, as of the snapshots, got 3"):
         fitted(link_task(num_layers=3), structured())

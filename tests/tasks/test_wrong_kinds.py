@@ -73,7 +73,7 @@ DATAMODULES = [
     (ON_EVENTS, lambda: None, "datamodule must be a TemporalDataModule, got None; pass"),
     (("graph",), pl.LightningDataModule, "datamodule must be a FullGraphDataModule, got 'LightningDataModule'; pass"),
     (("graph",), events, "datamodule must be a FullGraphDataModule, got 'TemporalDataModule'; pass"),
-    (("graph",), lambda: None, "datamodule must be a FullGraphDataModule, got 'NoneType'; pass"),
+    (("graph",), lambda: None, "datamodule must be a FullGraphDataModule, got None; pass"),
 ]
 COLUMNS = [  # no stream or graph can have them, whatever the task
     (events, {"labels": LABELS + 1j}, "labels must be real numbers, got 'complex ones'; give both"),

@@ -30,7 +30,8 @@ from lightning_tgnn.files.runs import (
     checkpoints_in,
     class_at,
 )
-from lightning_tgnn.tasks.resumable_task import CURE, ResumableTask, check_same
+from lightning_tgnn.tasks.resuming import CURE, check_same
+from lightning_tgnn.tasks.task import Task
 
 _OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
 
@@ -109,7 +110,7 @@ class ResumingCLI(CommandLine):
             raise CheckpointError(refusal("--model", requirement, given["class_path"], CURE))
         arguments = _plain(given.get("init_args"))
         kind = class_at(saved["class_path"])
-        may_change = kind.may_change if issubclass(kind, ResumableTask) else frozenset(arguments)
+        may_change = kind.may_change if issubclass(kind, Task) else frozenset(arguments)
         for place in ("init_args", "dict_kwargs"):
             held = saved.get(place)
             check_same(_plain(held), arguments, "--model.{}", may_change)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning_tgnn.tasks as tasks
-from lightning_tgnn.tasks.optimization import NOT_SAVED
-from lightning_tgnn.tasks.restorable_task import HYPER_PARAMETERS
+from lightning_tgnn.tasks.restoring import HYPER_PARAMETERS
+from lightning_tgnn.tasks.training_options import NOT_SAVED
 from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class
 
 _TASKS: dict[str, type] = {

@@ -1,11 +1,15 @@
-"""How one process computes groups of snapshots."""
+"""How one process computes a batch where no strategy has another order: stages, and groups of snapshots."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotTask
+from lightning_tgnn.types import EventBatch, NodeStateTask, SnapshotBatch, SnapshotGroup, SnapshotTask
+
+_Answer = TypeVar("_Answer")
 
 
 def one_after_another(task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
@@ -27,3 +31,19 @@ def embed_group(task: SnapshotTask, group: SnapshotGroup) -> Tensor:
         carried, embeddings = task.step(snapshot, carried, last=snapshot.number == group.number)
     assert embeddings is not None, "the group is not whole"
     return embeddings
+
+
+def in_order(task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
+    """Run the stages of a step one after the other; mails are delivered after the batch has been scored."""
+    stages = task.stages
+    with stages("fetch"):
+        rows = task.fetch(batch.nodes).wait()
+    with stages("update"):
+        updated = task.apply_mail(rows)
+    with stages("embed"):
+        embeddings = stages.embedded(batch, task.embed(updated, batch))
+    with stages("score"):
+        answer = task.score(embeddings, batch)
+    with stages("write"):
+        task.commit(task.make_mails(updated, batch)).wait()
+    return answer

@@ -1,4 +1,4 @@
-"""The training of weights: optimizer, groups of parameters and schedule of the learning rate."""
+"""How weights are trained: optimizer, groups of parameters and schedule of the learning rate."""
 
 from __future__ import annotations
 
@@ -18,9 +18,17 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, plain, refusal
+from lightning_tgnn.checks import (
+    InvalidArgumentError,
+    check_bool,
+    check_choice,
+    check_not_negative,
+    check_positive,
+    plain,
+    refusal,
+)
 from lightning_tgnn.tasks.optimizer_settings import scale_rates
-from lightning_tgnn.tasks.restorable_task import plain_name
+from lightning_tgnn.tasks.restoring import plain_name
 from lightning_tgnn.types import batches_at_once
 
 _Made = TypeVar("_Made")
@@ -37,12 +45,14 @@ _LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
 
 
 @dataclass(frozen=True)
-class Optimization:
-    """How a task makes its optimizer.
+class TrainingOptions:
+    """How a task trains its weights: with Adam, or with another optimizer and a schedule.
 
     Args:
-        optimizer: Makes it from the parameters, or from their groups, such as ``torch.optim.AdamW`` or a
-            `functools.partial` of it; None leaves it to the task.
+        lr: Learning rate of Adam.
+        weight_decay: Of Adam.
+        optimizer: Makes another optimizer from the parameters, or from their groups, such as ``torch.optim.AdamW`` or a
+            `functools.partial` of it, with which ``lr`` and ``weight_decay`` are not used; None takes Adam.
         lr_scheduler: Makes the schedule of the learning rate from the optimizer, or Lightning's dictionary of one. An
             argument ``total_steps`` that is not set yet, `OneCycleLR` has it, gets the number of optimizer steps of
             the whole run. A schedule with such an argument advances with every step.
@@ -51,19 +61,30 @@ class Optimization:
         param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, the first that fits, or by a function of name and parameter.
         lr_scaling: By what all learning rates, those of the schedule too, are multiplied where n batches are trained at
-            once: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself; see `batches_at_once`.
+            once, by ranks that share a batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself; see
+            `batches_at_once`.
+        detect_nan: End the run, on all ranks, where a loss, weight or score is not finite, and write no checkpoint any
+            more. The loss is looked at in every batch, weights and gradients in every 50th, in a batch whose loss is
+            not finite, and before they are saved; weights at the end of an epoch, too. Under ``precision="16-mixed"``
+            gradients are left to the loss scale.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    lr: float = 1e-3
+    weight_decay: float = 0.0
     optimizer: OptimizerCallable | None = None
     lr_scheduler: LRSchedulerCallable | None = None
     lr_scheduler_config: Mapping[str, Any] | None = None
     param_groups: ParamGroups | None = None
     lr_scaling: str = "none"
+    detect_nan: bool = True
 
     def __post_init__(self) -> None:
+        check_positive("lr", self.lr, cure="1e-3 is usual")
+        check_not_negative("weight_decay", self.weight_decay, cure="0 is usual")
+        check_bool("detect_nan", self.detect_nan, usual=True)
         check_choice("lr_scaling", self.lr_scaling, _SCALINGS)
         for name, example in (("optimizer", "AdamW"), ("lr_scheduler", "StepLR")):
             value = getattr(self, name)

@@ -1,14 +1,12 @@
-"""Tasks that come back from a checkpoint: read in one way, made again from what a file may name only."""
+"""How a task comes back from a checkpoint: made again from what a file may name only, with its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from inspect import Parameter, currentframe, signature
+from inspect import Parameter, signature
 from io import BytesIO
-from pathlib import Path
-from types import FrameType
-from typing import IO, Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -17,89 +15,13 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.core.saving import load_hparams_from_tags_csv
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
-from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, refusal, shown
-from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classmethod
-from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.models.class_paths import class_path, import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
 
 HYPER_PARAMETERS = pl.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
 _Task = TypeVar("_Task", bound=pl.LightningModule)
-
-
-class RestorableTask(Module):
-    """A LightningModule whose checkpoints choose nothing that runs code, see `lightning_tgnn.trust`."""
-
-    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Arguments that stand for classes or go to them: the strings that a file may hold there. Others are refused."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_state_dict_post_hook(_without_compiler)
-        self.register_load_state_dict_pre_hook(_with_compiler)
-
-    def save_hyperparameters(
-        self,
-        *args: object,
-        ignore: Sequence[str] | str | None = None,
-        frame: FrameType | None = None,
-        logger: bool = True,
-    ) -> None:
-        """Save arguments as Lightning does, and of a class or function its path: checkpoints hold plain values only.
-
-        Numbers, text and containers of other libraries become Python's own.
-
-        Raises:
-            InvalidArgumentError: An argument is no plain value, so that no reader of a checkpoint would take it.
-        """
-        current = currentframe()
-        frame = frame or (current and current.f_back)
-        super().save_hyperparameters(*args, ignore=ignore, frame=frame, logger=logger)
-        for name, value in self.hparams.items():
-            self.hparams[name] = _readable(f"{type(self).__name__}({name}=...)", value)
-        self.keep_hyperparameters()
-
-    @override
-    @restricted_classmethod
-    def load_from_checkpoint(
-        cls,  # noqa: N805
-        checkpoint_path: str | Path | IO,
-        map_location: MapLocation = None,
-        hparams_file: str | Path | None = None,
-        strict: bool | None = None,
-        weights_only: bool | None = None,
-        *,
-        trust: bool = False,
-        **kwargs: Any,
-    ) -> Self:
-        """Return the task of a checkpoint, with its weights.
-
-        Neither the reading nor what the file names runs code: it holds tensors and plain values, and its
-        hyperparameters may name the layers and models of `lightning_tgnn.trust` and of ``file_may_name`` only.
-
-        Args:
-            checkpoint_path: A path, an address, or an open file.
-            map_location: As for `torch.load`; None puts weights where they were, if there is such a device.
-            hparams_file: Hyperparameters to take in place of the file's, ``.yaml`` or ``.csv``; they may name as much.
-            strict: Whether the names of the weights have to be those of the task; None asks its ``strict_loading``.
-            weights_only: False reads objects of other classes too, which runs code of the file's choosing.
-            trust: Import and call what the hyperparameters name, as LightningCLI does.
-            **kwargs: Arguments of the task in place of the file's, such as ``layer=MyLayer``.
-
-        Raises:
-            CheckpointError: The file is damaged, of another task or graph, or names what it may not.
-        """
-        checkpoint = WholeCheckpointIO().load_checkpoint(checkpoint_path, map_location or where_it_was, weights_only)
-        saved = checkpoint.get(HYPER_PARAMETERS, {}) if hparams_file is None else _read(str(hparams_file))
-        file = checkpoint_path if hparams_file is None else hparams_file
-        task = task_again(cls, saved, given=kwargs, file=file, trust=trust)
-        task.configure_model()
-        task.on_load_checkpoint(checkpoint)
-        weights = load_weights(task, checkpoint, checkpoint_path, strict)
-        devices = {weight.device for weight in weights.values() if hasattr(weight, "device")}
-        return task.to(devices.pop()) if len(devices) == 1 else task
 
 
 def load_weights(
@@ -159,7 +81,7 @@ def task_again(
     return kind(**{**own, **given})
 
 
-def _readable(argument: str, value: object) -> object:
+def readable(argument: str, value: object) -> object:
     """Return a hyperparameter as the readers of checkpoints take it.
 
     Raises:
@@ -213,7 +135,7 @@ class _PlainLoader(yaml.SafeLoader):
 _PlainLoader.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node))
 
 
-def _read(path: str) -> object:
+def read_hyperparameters(path: str) -> object:
     """Return the hyperparameters that a logger has written; nothing in the file is run.
 
     Raises:
@@ -243,12 +165,13 @@ def plain_name(name: str) -> str:
     return name.replace(_COMPILED, "")
 
 
-def _without_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, local_metadata: object) -> None:
+def without_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, local_metadata: object) -> None:
+    """Give weights the names that they have where nothing is compiled."""
     for name in [name for name in weights if _COMPILED in name]:
         weights[plain_name(name)] = weights.pop(name)
 
 
-def _with_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, *_: object) -> None:
+def with_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, *_: object) -> None:
     """Give weights the names that they have in this task, whether it or the task that saved them is compiled."""
     own = {prefix + name for name in (*dict(task.named_parameters()), *dict(task.named_buffers()))}
     held = {plain_name(name): name for name in own}
