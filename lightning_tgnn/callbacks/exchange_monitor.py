@@ -14,7 +14,7 @@ from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_f
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow, StepTraffic
-from lightning_tgnn.types import CachingStore, EventBatch, NodeStateTask, has_stages
+from lightning_tgnn.types import EventBatch, NodeStateTask, has_stages
 from lightning_tgnn.types.layout import STATE
 
 
@@ -130,8 +130,7 @@ class ExchangeMonitor(WindowedMonitor):
 
 def _rows_asked_for(task: NodeStateTask[object]) -> tuple[int, int]:
     """Return how many rows of other ranks the store has been asked for so far, and how many its cache had."""
-    store = task.state_store
-    return (store.asked, store.found) if isinstance(store, CachingStore) else (0, 0)
+    return task.state_store.asked, task.state_store.found
 
 
 def _of_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from lightning_tgnn.callbacks.figures.parallelism_figures import (
 )
 from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.types import ServedStore
+from lightning_tgnn.types import ServedCounts, StateStore
 
 _COORDINATES = 1 << 16
 
@@ -58,7 +58,7 @@ class ParallelismMonitor(WindowedMonitor):
     def __init__(self, every_n_steps: int = 50) -> None:
         super().__init__(every_n_steps)
         self._strategy: PlanRunner | None = None
-        self._served: ServedStore | None = None
+        self._served: StateStore | None = None
         self._hooks: list[RemovableHandle] = []
 
     @override
@@ -66,8 +66,8 @@ class ParallelismMonitor(WindowedMonitor):
         strategy = self._strategy = self.strategy_of(trainer)
         if strategy is None:
             return
-        store: object = getattr(pl_module, "state_store", None)
-        self._served = store if isinstance(store, ServedStore) else None
+        store: StateStore | None = getattr(pl_module, "state_store", None)
+        self._served = None if store is None or store.served is None else store
         self._factors = Factors.of(strategy)
         self._loss = information_loss(trainer, self._factors.sharing)
         self._parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
@@ -89,7 +89,7 @@ class ParallelismMonitor(WindowedMonitor):
         counts = torch.zeros(6, dtype=torch.float64)
         counts[5] = 0.0 if flow is None else flow.waited
         if self._served is not None and self._factors.place == 0:
-            counts[:5] = torch.tensor(astuple(self._served.served), dtype=torch.float64)
+            counts[:5] = torch.tensor(astuple(self._served.served or ServedCounts()), dtype=torch.float64)
         return counts
 
     @override

@@ -32,12 +32,10 @@ from lightning_tgnn.types import (
     BatchedData,
     CommitHandle,
     EventBatch,
-    ExchangingStore,
     FetchHandle,
     NamedData,
     RootBatch,
     SampledRoots,
-    ShardingStore,
     StageOrder,
     Stages,
     StateRows,
@@ -132,7 +130,7 @@ class MemoryTask(Task, Generic[_Metrics]):
     def __getstate__(self) -> dict[str, Any]:
         # Node state that ranks share is of their processes; a copy without it takes in the stream from its start.
         state, store = super().__getstate__() | {"_latest_batch": None}, self._state_store
-        if isinstance(store, ExchangingStore):
+        if store is not None and store.ranks is not None:
             alone = LocalStateStore(store.spec, self.device) if store.ranks == 1 else None
             if alone is not None:
                 alone.load_state_dict(store.state_dict())
@@ -315,8 +313,7 @@ class MemoryTask(Task, Generic[_Metrics]):
             store, saved = self._state_store, self._saved_state
             if type(saved["position"]) is not int or saved["position"] < 0:
                 raise ValueError(f"node state after {saved['position']!r} events")
-            # Ours ask for the rows of tables that they need; another store gets them whole.
-            store.load_state_dict(saved if isinstance(store, ShardingStore) else read_tables(saved))
+            store.load_state_dict(saved if store.reads_tables else read_tables(saved))
             self._saved_state = None
 
     def setup(self, stage: str) -> None:

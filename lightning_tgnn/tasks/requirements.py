@@ -18,7 +18,6 @@ from lightning_tgnn.compat.modules import is_compiled
 from lightning_tgnn.metrics.link_metrics import CANDIDATES_OF_HITS
 from lightning_tgnn.types import (
     DealsBatches,
-    ExchangingStore,
     KnownData,
     StateStore,
     datamodule_of,
@@ -196,7 +195,7 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
         requirement = "a strategy that shares node state over ranks"
         raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
     sharing = ranks_per_copy(trainer.strategy)
-    held = store.ranks if isinstance(store, ExchangingStore) else sharing
+    held = sharing if store is None or store.ranks is None else store.ranks
     if held != sharing:
         cure = "use as many ranks, or load a checkpoint into a new task"
         requirement = f"the {held} of the node state"

@@ -1,6 +1,6 @@
 """Data classes and protocols that cross folders."""
 
-from lightning_tgnn.types.announced_rows import AnnouncedRows, AnnouncingStore, RowAnnouncer
+from lightning_tgnn.types.announced_rows import AnnouncedRows, RowAnnouncer
 from lightning_tgnn.types.data_modules import (
     BatchedData,
     CatchUpLoader,
@@ -14,12 +14,10 @@ from lightning_tgnn.types.data_modules import (
     only_one,
 )
 from lightning_tgnn.types.exchange import (
-    ExchangingStore,
     MessageExchange,
     RowExchange,
     RowHandle,
     ServedCounts,
-    ServedStore,
 )
 from lightning_tgnn.types.graphs import (
     EVERY,
@@ -37,10 +35,8 @@ from lightning_tgnn.types.graphs import (
 )
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
-    CachingStore,
     CommitHandle,
     FetchHandle,
-    HoldingStore,
     PieceHandle,
     PiecewiseStore,
     PipelineStore,
@@ -49,7 +45,6 @@ from lightning_tgnn.types.node_state import (
     StateSpec,
     StateStore,
     StateUpdate,
-    TurnTakingStore,
     UpdatedRows,
 )
 from lightning_tgnn.types.own_rows import (
@@ -57,9 +52,7 @@ from lightning_tgnn.types.own_rows import (
     SHARDED,
     OneOfEach,
     OwnRows,
-    ShardingStore,
     on_this_rank,
-    sharded_state,
     writes_own_rows,
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
@@ -87,7 +80,7 @@ from lightning_tgnn.types.schedule import (
     ScheduledLoader,
     Turn,
 )
-from lightning_tgnn.types.shared_writes import RoutingStore, SharedWrites, WriteRoute, WriteRouter
+from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute, WriteRouter
 from lightning_tgnn.types.snapshot_tasks import (
     Carried,
     GroupOrder,
@@ -139,10 +132,8 @@ __all__ = [
     "FULL",
     "SHARDED",
     "AnnouncedRows",
-    "AnnouncingStore",
     "BatchedData",
     "Broadcast",
-    "CachingStore",
     "Carried",
     "CatchUpLoader",
     "ChecksGradients",
@@ -154,14 +145,12 @@ __all__ = [
     "EmbedAt",
     "EventBatch",
     "EventColumns",
-    "ExchangingStore",
     "FetchHandle",
     "FixedSettings",
     "GraphInfo",
     "GroupOrder",
     "GroupPart",
     "Halo",
-    "HoldingStore",
     "KeptRows",
     "KeptSizes",
     "KnownData",
@@ -194,7 +183,6 @@ __all__ = [
     "ReplicaSum",
     "ReplicaTask",
     "RootBatch",
-    "RoutingStore",
     "RowAnnouncer",
     "RowExchange",
     "RowFunction",
@@ -204,8 +192,6 @@ __all__ = [
     "Schedule",
     "ScheduledLoader",
     "ServedCounts",
-    "ServedStore",
-    "ShardingStore",
     "SharedBatch",
     "SharedWrites",
     "SharesNodeState",
@@ -241,7 +227,6 @@ __all__ = [
     "TensorFields",
     "TracksAccuracy",
     "Turn",
-    "TurnTakingStore",
     "UpdatedRows",
     "UpdatesPart",
     "WeightUpdates",
@@ -257,7 +242,6 @@ __all__ = [
     "only_one",
     "ranks_per_batch",
     "ranks_per_copy",
-    "sharded_state",
     "shares_node_state",
     "state_to_save",
     "writes_own_rows",

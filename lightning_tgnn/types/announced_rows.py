@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 
@@ -80,19 +80,4 @@ class RowAnnouncer(Protocol):
 
     def talk_over(self, exchange: RowExchange) -> None:
         """Use another exchange between the same ranks; one that is at work goes on with its own."""
-        ...
-
-
-@runtime_checkable
-class AnnouncingStore(Protocol):
-    """A store that can be told ahead what batches read.
-
-    Attributes:
-        announcer: Tells it; None where nobody does.
-    """
-
-    announcer: RowAnnouncer | None
-
-    def announce_over(self, exchange: RowExchange) -> None:
-        """Have batches announced over an exchange of the store's ranks that nothing else uses."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -142,16 +142,6 @@ class MessageExchange(Protocol):
         ...
 
 
-@runtime_checkable
-class ExchangingStore(Protocol):
-    """A store whose rows several ranks share."""
-
-    @property
-    def ranks(self) -> int:
-        """How many."""
-        ...
-
-
 @dataclass(frozen=True)
 class ServedCounts:
     """The work that a process that serves node state has done so far.
@@ -169,17 +159,3 @@ class ServedCounts:
     waves: float = 0.0
     queued: float = 0.0
     busy: float = 0.0
-
-
-@runtime_checkable
-class ServedStore(Protocol):
-    """A store whose rows another process holds. Deliberately no subclass of `StateStore`; see `TurnTakingStore`."""
-
-    @property
-    def served(self) -> ServedCounts:
-        """What that process has done."""
-        ...
-
-    def close(self) -> None:
-        """Leave that process; nothing can be asked any more."""
-        ...

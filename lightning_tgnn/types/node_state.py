@@ -5,15 +5,18 @@ Letters: those of `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lightning_tgnn.types.announced_rows import AnnouncedRows
-from lightning_tgnn.types.shared_writes import SharedWrites
+from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.types.announced_rows import AnnouncedRows, RowAnnouncer
+from lightning_tgnn.types.exchange import RowExchange, ServedCounts
+from lightning_tgnn.types.shared_writes import SharedWrites, WriteRouter
 from lightning_tgnn.types.temporal import Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
 
@@ -117,7 +120,6 @@ class StateUpdate(TensorFields):
         return cls(nodes, memory, times, nodes, mails, times, nodes, position=position, changed=changed)
 
 
-@runtime_checkable
 class FetchHandle(Protocol):
     """A fetch under way."""
 
@@ -126,7 +128,6 @@ class FetchHandle(Protocol):
         ...
 
 
-@runtime_checkable
 class CommitHandle(Protocol):
     """A commit under way."""
 
@@ -139,65 +140,110 @@ StateSnapshot = dict[str, Any]
 """Node state, or a rank's rows of it, as it was: what only the store which has made it can read."""
 
 
-@runtime_checkable
-class StateStore(Protocol):
-    """Where node state lives. Tasks and models see only this interface; the strategy decides on the implementation."""
+class StateStore(ABC):
+    """Where node state lives. Tasks and models see only this; the strategy decides on the implementation.
+
+    Attributes:
+        spec: Widths of a row.
+        router: Says the routes of its writes ahead; None where nobody does.
+        announcer: Tells it what batches read; None where nobody does.
+        asked: Rows of other ranks that were requested so far, where it keeps rows that it has fetched.
+        found: Requested rows that it had kept.
+        reads_tables: Whether `load_state_dict` asks tables that are open, and not read, for the rows that it needs.
+    """
+
+    spec: StateSpec
+    router: WriteRouter | None = None
+    announcer: RowAnnouncer | None = None
+    asked: int = 0
+    found: int = 0
+    reads_tables: bool = False
 
     @property
-    def position(self) -> int:
-        """Events of the stream that the state has taken in."""
-        ...
+    def ranks(self) -> int | None:
+        """How many ranks share the rows; None for the memory of one process, which any run can take over."""
+        return None
 
+    @property
+    def served(self) -> ServedCounts | None:
+        """What another process that holds the rows has done; None where none does."""
+        return None
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """Events of the stream that the state has taken in; where ranks share it, all have to ask together."""
+
+    @abstractmethod
     def fetch(self, nodes: Tensor) -> FetchHandle:
         """Start to read the rows of the distinct ``nodes`` (int64 [U])."""
-        ...
 
+    @abstractmethod
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Start to write ``update``."""
-        ...
 
+    @abstractmethod
     def reset(self) -> None:
         """Return to the state before the first event."""
-        ...
 
+    @abstractmethod
     def snapshot(self) -> StateSnapshot:
         """Return the state as it is now, for `restore` and `state_dict` only."""
-        ...
 
+    @abstractmethod
     def restore(self, snapshot: StateSnapshot) -> None:
         """Put a snapshot back."""
-        ...
 
+    @abstractmethod
     def state_dict(self, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state, or that of a snapshot.
 
         Where several ranks share the state, all have to call it, and rank 0 gets the rows.
         """
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
-        ...
 
+    def sharded_state_dict(self, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
+        """Return what `state_dict` does, with tables as `OwnRows`, without sending any; on all ranks.
 
-@runtime_checkable
-class TurnTakingStore(Protocol):
-    """A store whose ranks take turns, which do not end with a step.
+        The rows are no copies: nobody may write to the store before they have been read.
 
-    Deliberately no subclass of `StateStore`: `isinstance` would read ``position``, and reading that is a collective
-    operation.
-    """
+        Raises:
+            InvalidArgumentError: The store cannot say what each rank holds.
+        """
+        cure = f"give {type(self).__name__} a method sharded_state_dict, or set state_dict_type='full'"
+        requirement = "'full' with a store that cannot say what each rank holds"
+        raise InvalidArgumentError(refusal("state_dict_type", requirement, "sharded", cure))
 
-    def turn_state(self) -> dict[str, Any]:
-        """Return where this rank is, as tensors and plain values; on all ranks."""
-        ...
+    def held(self) -> StateRows | None:
+        """Return the rows that are counted here, for statistics: each row on exactly one rank. They are no copies.
+
+        None where the store does not show them.
+        """
+        return None
+
+    def turn_state(self) -> dict[str, Any] | None:
+        """Return where this rank is in turns that do not end with a step, as tensors and plain values; on all ranks.
+
+        None where turns do.
+        """
+        return None
 
     def load_turn_state(self, state: dict[str, Any]) -> None:
         """Go on from `turn_state`; on all ranks."""
-        ...
+
+    def announce_over(self, exchange: RowExchange) -> None:
+        """Have batches announced over an exchange of the store's ranks that nothing else uses."""
+
+    def finish(self) -> None:
+        """Return once nothing is on its way that the next run would receive; on all ranks."""
+
+    def close(self) -> None:
+        """Leave the process that holds the rows; nothing can be asked any more."""
 
 
-@runtime_checkable
 class PieceHandle(FetchHandle, Protocol):
     """A piece of a fetch, under way."""
 
@@ -207,14 +253,14 @@ class PieceHandle(FetchHandle, Protocol):
         ...
 
 
-@runtime_checkable
-class PiecewiseStore(StateStore, Protocol):
+class PiecewiseStore(StateStore):
     """A store that hands out rows in pieces, as they arrive, and can be asked ahead."""
 
+    @abstractmethod
     def fetch_pieces(self, nodes: Tensor, pieces: int, announced: AnnouncedRows | None = None) -> Sequence[PieceHandle]:
         """Start to read the rows of the distinct ``nodes`` (int64 [U]), which may be announced, in so many pieces."""
-        ...
 
+    @abstractmethod
     def ask_ahead(self, nodes: Tensor, changing: Tensor, pieces: int, announced: AnnouncedRows | None = None) -> None:
         """Ask for the rows of the next step.
 
@@ -224,20 +270,16 @@ class PiecewiseStore(StateStore, Protocol):
             pieces: Into how many the next fetch is cut.
             announced: What the ranks have told each other of it, on all of them or none.
         """
-        ...
 
+    @abstractmethod
     def carry_on(self) -> None:
         """Send what could not be sent before something had arrived."""
-        ...
 
 
-@runtime_checkable
-class PipelineStore(Protocol):
-    """A store whose rows the batches of a pipeline change one after the other, each on a rank of its own.
+class PipelineStore(StateStore):
+    """A store whose rows the batches of a pipeline change one after the other, each on a rank of its own."""
 
-    It has the members of `StateStore`, and these.
-    """
-
+    @abstractmethod
     def read_ahead(self, nodes: Tensor, around: Surroundings | None) -> FetchHandle:
         """Start to read the rows of a batch, those that the batch before leaves alone before it has written.
 
@@ -245,26 +287,3 @@ class PipelineStore(Protocol):
             nodes: int64 [U], distinct.
             around: What the batches before and after change; None where that is not known.
         """
-        ...
-
-
-@runtime_checkable
-class CachingStore(Protocol):
-    """A store that keeps rows that it has fetched.
-
-    Attributes:
-        asked: Rows of other ranks that were requested so far.
-        found: Requested rows that the store had kept.
-    """
-
-    asked: int
-    found: int
-
-
-@runtime_checkable
-class HoldingStore(Protocol):
-    """A store that shows the rows that it holds."""
-
-    def held(self) -> StateRows:
-        """Return the rows that are counted here, for statistics: each row on exactly one rank. They are no copies."""
-        ...

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
-
-from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.types.node_state import StateSnapshot
 
 FULL, SHARDED = "full", "sharded"
 """How a strategy writes checkpoints, its ``state_dict_type``: one file, or a folder with a part of each rank."""
@@ -47,34 +43,6 @@ class OneOfEach:
 
     value: object
     number: int
-
-
-@runtime_checkable
-class ShardingStore(Protocol):
-    """A store whose ranks can each say what they hold, without sending it.
-
-    Not a `StateStore` in name: to ask whether an object is one looks at its ``position``, for which ranks meet.
-    """
-
-    def sharded_state_dict(self, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
-        """Return what ``state_dict`` does, with tables as `OwnRows`; on all ranks.
-
-        The rows are no copies: nobody may write to the store before they have been read.
-        """
-        ...
-
-
-def sharded_state(store: object, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
-    """Return what a store's ``sharded_state_dict`` does.
-
-    Raises:
-        InvalidArgumentError: The store has no ``sharded_state_dict``.
-    """
-    if not isinstance(store, ShardingStore):
-        cure = f"give {type(store).__name__} a method sharded_state_dict, or set state_dict_type='full'"
-        requirement = "'full' with a store that cannot say what each rank holds"
-        raise InvalidArgumentError(refusal("state_dict_type", requirement, SHARDED, cure))
-    return store.sharded_state_dict(snapshot)
 
 
 def writes_own_rows(strategy: object) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.types.exchange import MessageExchange, RowExchange
 from lightning_tgnn.types.layout import GRADIENTS, RankLayout
 from lightning_tgnn.types.node_state import StateSnapshot, StateStore
-from lightning_tgnn.types.own_rows import OneOfEach, OwnRows, sharded_state, writes_own_rows
+from lightning_tgnn.types.own_rows import OneOfEach, OwnRows, writes_own_rows
 from lightning_tgnn.types.schedule import Schedule
 from lightning_tgnn.types.stages import KeptRows
 
@@ -286,7 +286,7 @@ def state_to_save(strategy: Strategy, store: StateStore, snapshot: StateSnapshot
     """
     if not writes_own_rows(strategy):
         return store.state_dict(snapshot)
-    state = sharded_state(store, snapshot)
+    state = store.sharded_state_dict(snapshot)
     if getattr(strategy, "global_rank", 0) < ranks_per_copy(strategy):
         return state
     return {name: value.none() if isinstance(value, OwnRows) else value for name, value in state.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor
 
@@ -80,14 +80,3 @@ class WriteRouter(Protocol):
             nodes: int64 [W], distinct nodes whose memory this rank writes.
         """
         ...
-
-
-@runtime_checkable
-class RoutingStore(Protocol):
-    """A store that lets others say the routes of its writes ahead.
-
-    Attributes:
-        router: Says them.
-    """
-
-    router: WriteRouter

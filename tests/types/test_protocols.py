@@ -3,7 +3,6 @@
 from inspect import getattr_static
 
 import pytest
-import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from torch.utils.data import DataLoader
@@ -19,18 +18,12 @@ from lightning_tgnn import (
     TemporalDataModule,
     types,
 )
-from lightning_tgnn.comm import Exchange
-from lightning_tgnn.state.nodes.local import LocalStateStore
-from lightning_tgnn.state.nodes.replicated import ReplicatedStateStore
-from lightning_tgnn.state.nodes.sharded import ShardedStateStore
 from tests.data.example_streams import random_store
 
-SPEC = types.StateSpec(num_nodes=3, memory_dim=2, mail_dim=4, mailbox_size=1, own_half=True)
 OF_STREAMS = ("StreamData", "SplitStreamData", "NamedData", "BatchedData")
 OF_LOADERS = ("ScheduledLoader", "ReleasingLoader", "PrefetchingLoader", "CuttableLoader", "SnapshotLoader")
 OF_TASKS = ("OrderedTask", "MeasuredTask", "DrawsNegatives", "ReplicaTask", "TracksAccuracy")
 OF_ALL_TASKS = ("TellsStages", "ChecksGradients")
-OF_STORES = ("StateStore", "HoldingStore", "ExchangingStore", "PiecewiseStore", "CachingStore", "AnnouncingStore")
 
 
 def stream():
@@ -80,17 +73,6 @@ CASES = {
         {*OF_TASKS, *OF_ALL_TASKS},
     ),
     "no task": (lambda: nn.Linear(1, 1), set(), {*OF_TASKS, *OF_ALL_TASKS}),
-    "local": (lambda: LocalStateStore(SPEC), {"StateStore", "HoldingStore"}, {*OF_STORES}),
-    "replicated": (
-        lambda: ReplicatedStateStore(SPEC, Exchange()),
-        {"StateStore", "HoldingStore", "ExchangingStore"},
-        {*OF_STORES},
-    ),
-    "sharded": (
-        lambda: ShardedStateStore(SPEC, torch.zeros(3, dtype=torch.int64), Exchange()),
-        {*OF_STORES},
-        {*OF_STORES},
-    ),
 }
 
 

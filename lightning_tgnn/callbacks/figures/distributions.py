@@ -10,7 +10,7 @@ from lightning_tgnn.algorithms.streams.score_bins import bin_counts
 from lightning_tgnn.callbacks.figures.system_figures import BINS, HeldMemory
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_curve, write_histogram, writers_of
 from lightning_tgnn.metrics import LinkMetrics
-from lightning_tgnn.types import HoldingStore
+from lightning_tgnn.types import StateStore
 
 
 def over_ranks(trainer: pl.Trainer, values: Tensor, operation: str) -> Tensor:
@@ -20,16 +20,17 @@ def over_ranks(trainer: pl.Trainer, values: Tensor, operation: str) -> Tensor:
     return reduced.cpu()
 
 
-def log_memory(trainer: pl.Trainer, store: object) -> None:
+def log_memory(trainer: pl.Trainer, store: StateStore | None) -> None:
     """Log norm and age of the rows of node state; on all ranks.
 
     Args:
         trainer: Whose loggers.
         store: The state store; one that does not tell which rows it holds is left alone.
     """
-    if not isinstance(store, HoldingStore):
+    rows = None if store is None else store.held()
+    if rows is None:
         return
-    held = HeldMemory.of(store.held())
+    held = HeldMemory.of(rows)
     norm, latest, earliest = over_ranks(trainer, held.highest(), "max").tolist()
     if norm <= 0:
         return

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateStore, StateUpdate
 
 
 class _Fetched:
@@ -30,7 +30,7 @@ class _Committed:
         return None
 
 
-class LocalStateStore:
+class LocalStateStore(StateStore):
     """Memory and mailbox of every node, on one device of one process.
 
     Args:
@@ -39,9 +39,11 @@ class LocalStateStore:
         rows: Tables to keep the rows in instead, with the shapes of `table_shapes`.
     """
 
+    position: int = 0  # of events
+    reads_tables = True
+
     def __init__(self, spec: StateSpec, device: torch.device | str = "cpu", *, rows: StateRows | None = None) -> None:
-        self.spec = spec
-        self.position = 0
+        self.spec, self.position = spec, 0
         # The first to ask may be an evaluation: tensors made under its inference mode could never be trained on.
         with torch.inference_mode(False):
             shapes = table_shapes(spec).items()

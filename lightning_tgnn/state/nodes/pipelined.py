@@ -11,7 +11,15 @@ from torch import Tensor
 from lightning_tgnn.state.nodes.batch_rows import BatchRows
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of, table_shapes
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
-from lightning_tgnn.types import CommitHandle, MessageExchange, StateRows, StateSpec, StateUpdate, Surroundings
+from lightning_tgnn.types import (
+    CommitHandle,
+    MessageExchange,
+    PipelineStore,
+    StateRows,
+    StateSpec,
+    StateUpdate,
+    Surroundings,
+)
 
 _COUNT, _ROWS, _WORD = "number of rows passed on", "rows passed on", "word of written rows"
 _SHARED = "position"
@@ -22,7 +30,7 @@ def pipelined_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.
     return {_SHARED: ((1,), torch.int64), **table_shapes(spec)}
 
 
-class PipelinedStateStore:
+class PipelinedStateStore(PipelineStore):
     """Memory and mailbox of every node, which the ranks of a pipeline change one after the other.
 
     Batch b belongs to the rank in place ``b mod M``. A batch reads the writes of all earlier batches: its rank waits
@@ -43,6 +51,8 @@ class PipelinedStateStore:
         device: Where this rank computes.
         passes_on: Whether rows go straight to the next rank; the same on all ranks.
     """
+
+    reads_tables = True
 
     def __init__(
         self,
@@ -154,6 +164,10 @@ class PipelinedStateStore:
         """Return the rows of the tables that are this rank's share when all ranks copy at once."""
         own = share_of(self.messages.place, self.messages.ranks, self.spec.num_nodes)
         return {name: table[own] for name, table in vars(self.local.rows).items()}
+
+    def finish(self) -> None:
+        """Receive what is on its way: the next run, by the same process groups, would receive it else."""
+        self._meet()
 
     def reset(self) -> None:
         """Return to the state before the first event."""

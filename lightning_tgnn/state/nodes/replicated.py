@@ -25,6 +25,8 @@ class ReplicatedStateStore(LocalStateStore):
         edge_features: float32 [E, d_edge] of the stream, for mails without theirs; None sends them.
     """
 
+    router: UpdateRouter
+
     def __init__(
         self,
         spec: StateSpec,

@@ -14,13 +14,13 @@ from torch import Tensor
 from lightning_tgnn.comm import Service, SharedBuffer, Traffic, shared_tensors
 from lightning_tgnn.state.nodes import memory_process as process
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of
-from lightning_tgnn.types import CommitHandle, FetchHandle, ServedCounts, StateRows, StateSpec, StateUpdate
+from lightning_tgnn.types import CommitHandle, FetchHandle, ServedCounts, StateRows, StateSpec, StateStore, StateUpdate
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
 
-class ServedStateStore:
+class ServedStateStore(StateStore):
     """Memory and mailbox of every node, in a process that reads and writes them in the order of the batches.
 
     The ranks are in lanes of equal size, which take turns: in its turn each rank of a lane fetches and commits once,
@@ -38,6 +38,8 @@ class ServedStateStore:
         count_wait: Counts how long this rank waits, as `Traffic.add_wait`.
     """
 
+    reads_tables = True
+
     def __init__(
         self,
         spec: StateSpec,
@@ -51,7 +53,7 @@ class ServedStateStore:
     ) -> None:
         self._count_wait = count_wait or Traffic().add_wait
         self._asked = 0.0  # when the rows were asked for that are under way
-        self.spec, self.ranks, self.device = spec, len(ranks), torch.device(device)
+        self.spec, self._ranks, self.device = spec, ranks, torch.device(device)
         self._place = ranks.index(rank)
         self._service = Service(process.serve, (spec, lanes), "memory process", ranks, rank, group)
         self._here: Counter[str] = Counter()  # answers that nobody has waited for yet
@@ -86,6 +88,11 @@ class ServedStateStore:
         self._until(kind)
         now = perf_counter()
         self._count_wait(f"served {kind}", waited=now - begin, in_flight=now - since)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share the rows."""
+        return len(self._ranks)
 
     @property
     def served(self) -> ServedCounts:

@@ -19,6 +19,7 @@ from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import (
     AnnouncedRows,
     FetchHandle,
+    PiecewiseStore,
     RowAnnouncer,
     RowExchange,
     StateRows,
@@ -29,7 +30,7 @@ from lightning_tgnn.types import (
 _TABLES = tuple(field.name for field in fields(StateRows))
 
 
-class ShardedStateStore:
+class ShardedStateStore(PiecewiseStore):
     """Memory and mailbox of the nodes that this rank owns, and access to all other nodes.
 
     Two maps lead to a row (Sven, section 4.1): node to rank, on every rank, and node to local row, on its owner; both
@@ -49,6 +50,9 @@ class ShardedStateStore:
         omit_own_half: Leave out what is already in the row.
         edge_features: float32 [E, d_edge] of the stream, for mails without theirs; None sends them.
     """
+
+    reads_tables = True
+    router: UpdateRouter
 
     def __init__(
         self,

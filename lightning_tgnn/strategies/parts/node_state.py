@@ -13,23 +13,16 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
-    AnnouncingStore,
     NodeStateTask,
     OneOfEach,
-    PipelineStore,
     ReleasingLoader,
-    RoutingStore,
     RowAnnouncer,
     Run,
     ScheduledLoader,
-    ServedStore,
-    ShardingStore,
     SnapshotTask,
     StateStore,
-    TurnTakingStore,
     has_stages,
     missing_stages,
-    sharded_state,
 )
 from lightning_tgnn.types.layout import COPIES
 
@@ -45,12 +38,6 @@ class _Stores(Protocol):
 def _sharing(run: Run) -> str:
     """Return who shares which copy of node state, and by which schedule."""
     return f"{run.schedule} on {run.layout.copies}"
-
-
-def _leave(store: object) -> None:
-    """Leave the process of a store that nobody asks any more."""
-    if isinstance(store, ServedStore):
-        store.close()
 
 
 def check_has_events(task: object) -> None:
@@ -100,7 +87,7 @@ class NodeState:
             if held is not None:
                 # By way of the host: a pickle of a GPU's tensor takes memory of that GPU on all ranks.
                 self._store.load_state_dict(run.broadcast(tree_map_only(Tensor, Tensor.cpu, held.state_dict())))
-                _leave(held)
+                held.close()
             task.state_store = self._store
             self._goes_on = False
         if saved or not self._goes_on:
@@ -121,10 +108,10 @@ class NodeState:
             rank_zero_info("copies of node state beside the first begin empty: other ranks have shared them before")
         if copy and goes_on:
             state = saved[COPIES][copy]
-            store.load_state_dict(state if isinstance(store, ShardingStore) else read_tables(state))
+            store.load_state_dict(state if store.reads_tables else read_tables(state))
         elif copy:
             store.reset()
-        if goes_on and _TURNS in saved and isinstance(store, TurnTakingStore):
+        if goes_on and _TURNS in saved:
             store.load_turn_state(read_tables(saved[_TURNS][run.rank]))
         if goes_on and _KEPT in saved:
             run.kept_rows.load_state_dict(read_tables(saved[_KEPT][run.rank]), run.device)
@@ -142,8 +129,8 @@ class NodeState:
             cure = "take the loaders of TemporalDataModule"
             received = type(loader).__name__
             raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
-        router = self._store.router if isinstance(self._store, RoutingStore) else None
         run, announcer = self._run, self._announcer
+        router = None if self._store is None else self._store.router
         if announcer is None:
             own = loader.follow(run.schedule, run.layout, run.rank, router)
         else:
@@ -154,7 +141,7 @@ class NodeState:
 
     @property
     def _announcer(self) -> RowAnnouncer | None:
-        return self._store.announcer if isinstance(self._store, AnnouncingStore) else None
+        return None if self._store is None else self._store.announcer
 
     def begin_turn(self) -> None:
         """Do nothing: batches say what they need themselves."""
@@ -175,12 +162,13 @@ class NodeState:
                 if self._announcer is not None:
                     self._announcer.leave()
                 task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can go on
-                _leave(self._store)
+                assert self._store is not None
+                self._store.close()
             return
         if self._announcer is not None:
             self._announcer.finish()  # all ranks have as many batches under way that nobody will train on
-        if isinstance(self._store, PipelineStore):
-            _ = self._store.position  # else the next run, by the same process groups, would receive it
+        if self._store is not None:
+            self._store.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return further copies of node state, and where ranks are in their turns; the task saves the first copy."""
@@ -188,13 +176,13 @@ class NodeState:
         assert run is not None
         assert store is not None
         saved: dict[str, Any] = {}
-        if isinstance(store, TurnTakingStore):
-            saved[_TURNS] = run.of_each_rank(store.turn_state())
+        if (turns := store.turn_state()) is not None:
+            saved[_TURNS] = run.of_each_rank(turns)
         if "passes" in run.schedule.needs:
             saved[_KEPT] = run.of_each_rank(run.kept_rows.state_dict())
         copy, place = run.layout.copy_of(run.rank)
         if len(run.layout.copies) > 1 and run.writes_own_rows:
-            saved[COPIES] = OneOfEach(sharded_state(store) if copy else None, copy)
+            saved[COPIES] = OneOfEach(store.sharded_state_dict() if copy else None, copy)
         elif len(run.layout.copies) > 1:
             state = store.state_dict() if copy else None  # the task has that of the first
             states = run.messages(COPIES).gather(state) if place == 0 else []

@@ -14,12 +14,12 @@ from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_int, r
 from lightning_tgnn.state.nodes.announcer import Announcer
 from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
 from lightning_tgnn.types import (
-    AnnouncingStore,
     EventBatch,
     NodeStateTask,
     OrderPart,
     PiecewiseStore,
     Run,
+    StateStore,
     StorePart,
     UpdatedRows,
 )
@@ -111,7 +111,7 @@ class PipelinedOrder:
 
     def stop_announcing(self) -> None:
         """Have loaders announce no batches from their next pass on; on all ranks."""
-        announcer = self.store.announcer if isinstance(self.store, AnnouncingStore) else None
+        announcer = self.store.announcer
         if isinstance(announcer, Announcer):
             announcer.is_wanted = False
 
@@ -153,9 +153,9 @@ class PipelinedOrder:
         return answer
 
 
-def _announce_batches(run: Run, store: object) -> None:
+def _announce_batches(run: Run, store: StateStore) -> None:
     """Have the thread that makes batches tell owners of rows which ones are read, where the store can be told so."""
-    if not isinstance(store, AnnouncingStore) or run.exchange.ranks == 1:
+    if run.exchange.ranks == 1:
         return
     if "passes" not in run.schedule.needs:  # where the first one reads for the later ones
         # By messages that nothing else waits behind, not even those of a run within which this one begins: which run
