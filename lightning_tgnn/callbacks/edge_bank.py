@@ -14,7 +14,7 @@ from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import (
     EventBatch,
     EventColumns,
-    SplitStreamData,
+    StreamData,
     datamodule_of,
     draws_negatives,
     shares_node_state,
@@ -51,7 +51,7 @@ class EdgeBankBaseline(pl.Callback):
             InvalidArgumentError: The task draws no negatives, or the data is no stream of events.
         """
         data = datamodule_of(trainer)
-        if not isinstance(data, SplitStreamData) or not draws_negatives(pl_module):
+        if not isinstance(data, StreamData) or not draws_negatives(pl_module):
             cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
             raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
@@ -86,7 +86,7 @@ class EdgeBankBaseline(pl.Callback):
 
     def _begin(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         data = datamodule_of(trainer)
-        assert isinstance(data, SplitStreamData)
+        assert isinstance(data, StreamData)
         store = data.store
         if self._store is not store:  # of an earlier run on other data
             self._store = store

@@ -25,7 +25,7 @@ from lightning_tgnn.files.tensors import says_format
 from lightning_tgnn.files.whole import check_place
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
-from lightning_tgnn.types import KnownData, ScheduledLoader, SplitStreamData, StreamInfo, datamodule_of
+from lightning_tgnn.types import ScheduledLoader, StreamData, StreamInfo, datamodule_of, known_data
 
 _GO_ON = "give that, or run fit without a checkpoint to train anew"
 
@@ -222,16 +222,15 @@ def _table(task: pl.LightningModule) -> torch.nn.Embedding:
 
 
 def _info(trainer: pl.Trainer) -> StreamInfo:
-    data = datamodule_of(trainer)
-    assert isinstance(data, KnownData)  # or the task would have refused
-    assert isinstance(data.info, StreamInfo)
-    return data.info
+    info = known_data(trainer).info
+    assert isinstance(info, StreamInfo)  # or the task would have refused
+    return info
 
 
 def _training(trainer: pl.Trainer) -> tuple[Tensor, Tensor]:
     """Return the events of the training split, int64 [E], and which nodes occur in them, bool [N]."""
     data = datamodule_of(trainer)
-    if not isinstance(data, SplitStreamData):
+    if not isinstance(data, StreamData):
         requirement, cure = "one that says what its splits are", "take TemporalDataModule"
         raise InvalidArgumentError(refusal("datamodule", requirement, type(data).__name__, cure))
     occurs = torch.zeros(data.store.num_nodes, dtype=torch.bool)

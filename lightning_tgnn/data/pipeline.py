@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from lightning_tgnn.checks import plain, with_home
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.sources.open_events import EVENT_NAMES
+from lightning_tgnn.types import KnownData
 
 _Source = TypeVar("_Source")
 _NAMES = {*EVENT_NAMES, *GRAPH_NAMES}
 
 
-class Pipeline:
+class Pipeline(KnownData):
     """Reads a source when it is asked for, and makes the loaders of its splits.
 
     A subclass keeps its settings as attributes. A DataModule adds what a Trainer needs.

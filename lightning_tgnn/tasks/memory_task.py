@@ -29,11 +29,9 @@ from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import TrainingOptions
 from lightning_tgnn.types import (
-    BatchedData,
     CommitHandle,
     EventBatch,
     FetchHandle,
-    NamedData,
     RootBatch,
     SampledRoots,
     StageOrder,
@@ -44,7 +42,7 @@ from lightning_tgnn.types import (
     StateUpdate,
     StreamInfo,
     UpdatedRows,
-    datamodule_of,
+    known_data,
     on_this_rank,
     ranks_per_batch,
     shares_node_state,
@@ -454,16 +452,15 @@ class MemoryTask(Task, Generic[_Metrics]):
         # A checkpoint made in the middle of an evaluation holds what that evaluation will put back.
         state = state_to_save(self.trainer.strategy, self.state_store, self._evaluation.snapshot)
         self.check_saved("node state", on_this_rank(state))
-        data = datamodule_of(self.trainer)
-        batch_size = data.batch_size if isinstance(data, BatchedData) else 0
+        data = known_data(self.trainer)
         checkpoint[_CHECKPOINT_KEY] = {
             "stream": asdict(self.info),
             "state": state,
             "random": random_states(self.trainer),
             **self.resumption(),
             # What answers from the checkpoint alone need, beside the task's name: how to come by its stream again.
-            "data": dict(data.recipe) if isinstance(data, NamedData) else None,
-            "global_batch_size": batch_size * ranks_per_batch(self.trainer.strategy),
+            "data": None if data.recipe is None else dict(data.recipe),
+            "global_batch_size": data.batch_size * ranks_per_batch(self.trainer.strategy),
         }
 
     @content_of(*SAVED)

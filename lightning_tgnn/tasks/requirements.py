@@ -17,10 +17,10 @@ from lightning_tgnn.checks import InvalidArgumentError, check_import, did_you_me
 from lightning_tgnn.compat.modules import is_compiled
 from lightning_tgnn.metrics.link_metrics import CANDIDATES_OF_HITS
 from lightning_tgnn.types import (
-    DealsBatches,
-    KnownData,
     StateStore,
     datamodule_of,
+    deals_batches,
+    known_data,
     ranks_per_copy,
     shares_node_state,
 )
@@ -161,8 +161,7 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
     Raises:
         InvalidArgumentError: The Trainer has no such DataModule, and its information is needed.
     """
-    data = datamodule_of(trainer)
-    info = data.info if isinstance(data, KnownData) else None
+    data, info = datamodule_of(trainer), known_data(trainer).info
     if isinstance(info, kind):
         return info
     if is_built and info is None:
@@ -219,7 +218,7 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
         requirement = "left out with 'evolvegcn_h', whose weights evolve by the rows of all vertices"
         raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
     check_precision(trainer, "edges, features and the state of vertices are in float32")
-    if trainer.world_size > 1 and not isinstance(trainer.strategy, DealsBatches):
+    if trainer.world_size > 1 and not deals_batches(trainer.strategy):
         cure = "set strategy='blad', or devices=1: each rank would train all groups"
         received = f"{type(trainer.strategy).__name__} with {trainer.world_size} ranks"
         requirement = "a strategy that deals out groups of snapshots"

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_tgnn.checks import CheckpointError, refusal
 from lightning_tgnn.models.class_paths import import_path
-from lightning_tgnn.types import FixedSettings
+from lightning_tgnn.types import KnownData
 
 CURE = "give that, or run fit without a checkpoint to train anew"
 # Arguments of DataModules that came after checkpoints were made, with what these were trained with.
@@ -15,7 +15,7 @@ BEFORE = {"embed_at": "event", "standardize_features": False}
 ARGUMENTS_BEFORE = {"dropout_on_sums": False}
 
 
-def check_same_data(saved: Mapping[str, Any], data: FixedSettings, *, training: bool) -> None:
+def check_same_data(saved: Mapping[str, Any], data: KnownData, *, training: bool) -> None:
     """Refuse a DataModule that contradicts a checkpoint.
 
     Args:

@@ -51,12 +51,10 @@ from lightning_tgnn.tasks.resuming import (
 )
 from lightning_tgnn.tasks.training_options import TrainingOptions
 from lightning_tgnn.types import (
-    BatchedData,
     EventBatch,
-    FixedSettings,
     SnapshotBatch,
     Subgraph,
-    datamodule_of,
+    known_data,
     only_one,
     ranks_per_batch,
 )
@@ -276,8 +274,8 @@ class Task(Module):
                 f"{doing.value} takes untrained weights: this task has not been trained, nor loaded from a checkpoint;"
                 " call trainer.fit first, or give ckpt_path"
             )
-        data, before = datamodule_of(self.trainer), self._trained_with
-        if before is None or not isinstance(data, FixedSettings):
+        data, before = known_data(self.trainer), self._trained_with
+        if before is None:
             return
         settings = data.fixed_settings(training=False)
         for name in differing(before, settings):
@@ -382,8 +380,7 @@ class Task(Module):
         self.guard.load(self, checkpoint)
 
     def _data_settings(self) -> dict[str, Any]:
-        data = datamodule_of(self.trainer)
-        return dict(data.fixed_settings(training=True)) if isinstance(data, FixedSettings) else {}
+        return dict(known_data(self.trainer).fixed_settings(training=True))
 
     def resumption(self) -> dict[str, Any]:
         """Return what a checkpoint holds for `resume_with`, plain values all."""
@@ -414,11 +411,10 @@ class Task(Module):
         for line in check_same(arguments, self.hparams, f"{type(self).__name__}({{}}=...)", self.may_change):
             if training:
                 rank_zero_info(line)
-        data = datamodule_of(self.trainer)
-        if isinstance(data, FixedSettings):
-            check_same_data(saved.get("settings", {}), data, training=training)
+        data = known_data(self.trainer)
+        check_same_data(saved.get("settings", {}), data, training=training)
         size = saved.get("global_batch_size")  # 0 where it was not known
-        if training and self.guard.progress.is_within_epoch and size and isinstance(data, BatchedData):
+        if training and self.guard.progress.is_within_epoch and size and data.batch_size:
             # The loader would refuse it as well, but later than schedules of another length, which follow from it.
             check_global_batch_size(size, data.batch_size, ranks_per_batch(self.trainer.strategy))
         self._trained_with = trained_with

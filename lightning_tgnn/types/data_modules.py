@@ -62,72 +62,52 @@ class StreamSplit(Protocol):
         ...
 
 
-@runtime_checkable
-class StreamData(Protocol):
-    """A DataModule of an event stream."""
+class KnownData:
+    """What a DataModule says of its data, and what is taken of one that says nothing.
+
+    Attributes:
+        batch_size: Events, or groups, per rank and turn; 0 where nobody knows.
+    """
+
+    batch_size: int = 0
 
     @property
-    def store(self) -> EventColumns:
-        """The events."""
-        ...
-
-
-@runtime_checkable
-class SplitStreamData(StreamData, Protocol):
-    """A DataModule of an event stream that says how it is split, and what came before an event."""
+    def info(self) -> object:
+        """What a model has to know before it can be built: a `StreamInfo`, a `SnapshotInfo`, a `GraphInfo`, or None."""
+        return None
 
     @property
-    def split(self) -> StreamSplit:
-        """Which events are in which split."""
-        ...
-
-    @property
-    def past(self) -> str:
-        """``"time"``, ``"batch"`` or ``"event"``."""
-        ...
-
-
-@runtime_checkable
-class FixedSettings(Protocol):
-    """A DataModule some of whose settings a checkpoint fixes."""
+    def recipe(self) -> Mapping[str, Any] | None:
+        """Arguments, plain values all, by which the data can be read and split again; None where there are none."""
+        return None
 
     def fixed_settings(self, *, training: bool) -> Mapping[str, Any]:
-        """Return these settings, by argument, plain values all.
+        """Return the settings that a checkpoint fixes, by argument, plain values all.
 
         Args:
             training: Of a run that goes on with the checkpoint; otherwise of its evaluation.
         """
-        ...
+        return {}
 
 
-@runtime_checkable
-class BatchedData(Protocol):
-    """A DataModule that says how many events a batch has, on each rank."""
+class StreamData(KnownData):
+    """A DataModule of an event stream.
 
-    @property
-    def batch_size(self) -> int:
-        """Events per rank and turn."""
-        ...
+    Attributes:
+        past: ``"time"``, ``"batch"`` or ``"event"``: what came before an event.
+    """
 
-
-@runtime_checkable
-class NamedData(Protocol):
-    """A DataModule whose stream can be read and split again."""
+    past: str
 
     @property
-    def recipe(self) -> Mapping[str, Any]:
-        """Arguments, plain values all, that do so."""
-        ...
-
-
-@runtime_checkable
-class KnownData(Protocol):
-    """A DataModule that says what a model has to know before it can be built."""
+    def store(self) -> EventColumns:
+        """The events."""
+        raise NotImplementedError
 
     @property
-    def info(self) -> object:
-        """A `StreamInfo` or a `GraphInfo`."""
-        ...
+    def split(self) -> StreamSplit:
+        """Which events are in which split."""
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -162,3 +142,29 @@ def only_one(held: object) -> object:
 def datamodule_of(trainer: pl.Trainer) -> object:
     """Return the DataModule of a Trainer; None where it has been given loaders."""
     return getattr(trainer, "datamodule", None)  # Lightning sets it only where there is one
+
+
+class _AsFarAsKnown(KnownData):
+    """A DataModule of a user's own, or None, which may say some of it."""
+
+    def __init__(self, data: object) -> None:
+        self._data = data
+        self.batch_size = getattr(data, "batch_size", 0)
+
+    @property
+    def info(self) -> object:
+        return getattr(self._data, "info", None)
+
+    @property
+    def recipe(self) -> Mapping[str, Any] | None:
+        return getattr(self._data, "recipe", None)
+
+    def fixed_settings(self, *, training: bool) -> Mapping[str, Any]:
+        says = getattr(self._data, "fixed_settings", None)
+        return {} if says is None else says(training=training)
+
+
+def known_data(trainer: pl.Trainer) -> KnownData:
+    """Return what the DataModule of a Trainer says of its data; nothing where there is none."""
+    data = datamodule_of(trainer)
+    return data if isinstance(data, KnownData) else _AsFarAsKnown(data)

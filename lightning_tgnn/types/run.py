@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -224,59 +224,36 @@ class WeightUpdates(Protocol):
         ...
 
 
-@runtime_checkable
-class SharesNodeState(Protocol):
-    """A strategy that says whether its ranks share one node state."""
-
-    @property
-    def shares_node_state(self) -> bool:
-        """Whether they do."""
-        ...
-
-
 def shares_node_state(strategy: object) -> bool:
     """Return whether the ranks of a strategy share one node state."""
-    return isinstance(strategy, SharesNodeState) and strategy.shares_node_state
+    return getattr(strategy, "shares_node_state", False)
 
 
-@runtime_checkable
-class DealsBatches(Protocol):
-    """A strategy whose ranks may have batches of their own."""
-
-    @property
-    def ranks_per_batch(self) -> int:
-        """How many ranks share a global batch."""
-        ...
-
-    @property
-    def ranks_per_copy(self) -> int:
-        """How many ranks share a copy of node state."""
-        ...
+def deals_batches(strategy: object) -> bool:
+    """Return whether a strategy says how many ranks share a batch: its ranks may have batches of their own."""
+    return "ranks_per_batch" in dir(strategy)  # to ask for it might be too early
 
 
 def ranks_per_batch(strategy: Strategy) -> int:
     """Return how many ranks of a strategy share a global batch; all if the strategy does not say."""
-    return strategy.ranks_per_batch if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
+    return strategy.ranks_per_batch if deals_batches(strategy) else _ranks(strategy)  # type: ignore[attr-defined]
 
 
 def ranks_per_copy(strategy: Strategy) -> int:
     """Return how many ranks of a strategy share a copy of node state; all if the strategy does not say."""
-    return strategy.ranks_per_copy if isinstance(strategy, DealsBatches) else getattr(strategy, "world_size", 1)
-
-
-@runtime_checkable
-class TrainsAtOnce(Protocol):
-    """A strategy that says how many batches of a rank's size its ranks train at once."""
-
-    @property
-    def batches_at_once(self) -> int:
-        """How many there are whose gradients are taken at weights that lack each other's updates."""
-        ...
+    return getattr(strategy, "ranks_per_copy", _ranks(strategy))
 
 
 def batches_at_once(strategy: Strategy) -> int:
-    """Return how many batches of a rank's size a strategy trains at once; one per rank if the strategy does not say."""
-    return strategy.batches_at_once if isinstance(strategy, TrainsAtOnce) else getattr(strategy, "world_size", 1)
+    """Return how many batches of a rank's size have gradients at weights that lack each other's updates.
+
+    It is one per rank if the strategy does not say.
+    """
+    return getattr(strategy, "batches_at_once", _ranks(strategy))
+
+
+def _ranks(strategy: Strategy) -> int:
+    return getattr(strategy, "world_size", 1)
 
 
 def state_to_save(strategy: Strategy, store: StateStore, snapshot: StateSnapshot | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from lightning_tgnn.types.data_modules import KnownData
 from lightning_tgnn.types.snapshots import KeptSizes, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
@@ -104,24 +105,13 @@ class EdgeSequence(Protocol):
         ...
 
 
-@runtime_checkable
-class LayeredTask(Protocol):
-    """A task that says how many layers its model has."""
-
-    @property
-    def num_layers(self) -> int | None:
-        """Layers; None where the task does not know."""
-        ...
-
-
-@runtime_checkable
-class SnapshotData(Protocol):
+class SnapshotData(KnownData):
     """A DataModule of snapshots."""
 
     @property
     def sequence(self) -> EdgeSequence:
         """What they are made of."""
-        ...
+        raise NotImplementedError
 
 
 class Operators(Protocol):

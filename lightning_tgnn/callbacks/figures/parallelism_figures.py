@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.strategies.runner import PlanRunner
-from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of
+from lightning_tgnn.types import StreamData, datamodule_of
 from lightning_tgnn.types.layout import STATE
 
 _TINY = 1e-30
@@ -49,7 +49,7 @@ def information_loss(trainer: pl.Trainer, sharing: int) -> dict[str, float]:
         sharing: How many ranks share a global batch.
     """
     data = datamodule_of(trainer)
-    if not (isinstance(data, SplitStreamData) and isinstance(data, BatchedData)):
+    if not isinstance(data, StreamData):
         return {}
     events = data.split.train[:_COUNTED]
     ends = ends_by_node(data.store.src[events].numpy(), data.store.dst[events].numpy())

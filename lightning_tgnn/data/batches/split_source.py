@@ -21,10 +21,10 @@ from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.types import StreamInfo
+from lightning_tgnn.types import StreamData, StreamInfo
 
 
-class SplitSource(Pipeline):
+class SplitSource(Pipeline, StreamData):
     """A source of events that is read when somebody asks for what is in it, and split by time.
 
     Args:

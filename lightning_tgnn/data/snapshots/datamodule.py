@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.data.described_data import DescribedData
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
-from lightning_tgnn.types import LayeredTask, Snapshot, SnapshotBatch, SnapshotGroup
+from lightning_tgnn.types import Snapshot, SnapshotBatch, SnapshotGroup
 
 _Moved = TypeVar("_Moved", Snapshot, Tensor)
 
@@ -24,7 +24,7 @@ class SnapshotDataModule(SnapshotPipeline, DescribedData):  # noqa: D101
     def setup(self, stage: str | None = None) -> None:
         """Read the source and say what it is; once. Snapshots are made for the layers of the task."""
         task = None if self.trainer is None else getattr(self.trainer, "lightning_module", None)
-        self.take_layers(task.num_layers if isinstance(task, LayeredTask) else None)
+        self.take_layers(getattr(task, "num_layers", None))
         super().setup(stage)
 
     def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> object:

@@ -254,7 +254,7 @@ class SnapshotPipeline(SplitSnapshots):
         if wanted != self._form.num_layers:
             self._form = replace(self._form, num_layers=wanted)
             for name in ("snapshots", "targets", "split"):  # made anew when they are asked for
-                vars(self).pop(name, None)
+                self.__dict__.pop(name, None)
 
     @property
     def recipe(self) -> dict[str, Any]:

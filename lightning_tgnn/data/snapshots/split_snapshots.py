@@ -19,7 +19,7 @@ from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.data.snapshots.whole_snapshots import DEGREES, SnapshotForm, WholeSnapshots
 from lightning_tgnn.data.standardize import AUTO, Moments, check_standardize, notice_heavy_tails, standardization_of
 from lightning_tgnn.data.streams.negatives import NegativeSampler
-from lightning_tgnn.types import SnapshotInfo, Standardization
+from lightning_tgnn.types import SnapshotData, SnapshotInfo, Standardization
 
 _FEWEST_CLASSES = 1000  # that are taken for what they are in however small a graph
 
@@ -105,7 +105,7 @@ class AskedTargets:
     test_ratio: float
 
 
-class SplitSnapshots(Pipeline):
+class SplitSnapshots(Pipeline, SnapshotData):
     """Snapshots that are read when somebody asks for what is in them, and split by time.
 
     Args:

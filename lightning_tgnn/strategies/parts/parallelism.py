@@ -19,7 +19,7 @@ from lightning_tgnn.files.memory import readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts.memory_budget import memory_left
 from lightning_tgnn.strategies.parts.node_state import check_has_events
-from lightning_tgnn.types import BatchedData, SplitStreamData, datamodule_of, has_stages
+from lightning_tgnn.types import StreamData, datamodule_of, has_stages
 
 _KEY = "parallelism"
 
@@ -86,7 +86,7 @@ class ChosenParallelism:
     def _choose(self, strategy: DDPStrategy, task: pl.LightningModule, trainer: pl.Trainer) -> Parallelism:
         check_has_events(task)
         data, model = datamodule_of(trainer), task
-        if not (isinstance(data, SplitStreamData) and isinstance(data, BatchedData)):
+        if not isinstance(data, StreamData):
             requirement = "a number, where the Trainer has no DataModule that knows the stream and the batch size"
             cure = "give the ranks that share a batch, or take TemporalDataModule"
             raise InvalidArgumentError(refusal("minibatch", requirement, "auto", cure))

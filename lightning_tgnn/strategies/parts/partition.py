@@ -29,8 +29,8 @@ from lightning_tgnn.types.layout import GRADIENTS
 
 
 @runtime_checkable
-class DemandingData(StreamData, Protocol):
-    """A DataModule of an event stream that knows which rank will read which rows how often."""
+class DemandingData(Protocol):
+    """A DataModule that knows which rank will read which rows how often."""
 
     def demand(self, ranks: int, schedule: DataParallel) -> tuple[DemandSample, DemandSample | None]:
         """Return two samples of demand from an epoch's batches: one to fit a partition on, one to judge it on.
@@ -66,7 +66,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
         given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         read = given_partition(given, "nodes", num_nodes, ranks, data, PARTITION_METHODS)
         return of_first_rank(run, read, num_nodes).long()
-    if not isinstance(data, DemandingData):
+    if not (isinstance(data, StreamData) and isinstance(data, DemandingData)):
         cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)), or partition='interval'"
         raise InvalidArgumentError(refusal("partition", "without a DataModule range or interval", partition, cure))
     # On one rank, for all: the others need neither the time nor a graph partitioner.

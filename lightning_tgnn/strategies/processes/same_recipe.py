@@ -32,7 +32,7 @@ from torch import Tensor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.compat.strategy import OpenDDPStrategy
-from lightning_tgnn.types import BatchedData, Broadcast, FixedSettings, KnownData, Plan, datamodule_of
+from lightning_tgnn.types import Broadcast, KnownData, Plan, datamodule_of, known_data
 
 _WITH_CHECKPOINT = {"ckpt_path": "a checkpoint"}
 _PACKAGE = __name__.partition(".")[0]
@@ -167,13 +167,12 @@ def recipe_of(strategy: OpenDDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
         "ckpt_path": "None",
     }
     told |= {} if trainer.ckpt_path is None else _WITH_CHECKPOINT
-    told |= {"datamodule": type(data).__name__} | _texts(_graph(data), "{}", " of the data")
-    settings = dict(data.fixed_settings(training=training)) if isinstance(data, FixedSettings) else {}
-    if isinstance(data, BatchedData):
-        settings["batch_size"] = data.batch_size
+    known = known_data(trainer)
+    told |= {"datamodule": type(data).__name__} | _texts(_graph(known), "{}", " of the data")
+    settings = {**known.fixed_settings(training=training), "batch_size": known.batch_size}
     told |= _texts(settings, f"{type(data).__name__}({{}}=...)")
-    known = _arguments_of_package(type(task)) - (frozenset() if training else _OF_UPDATES)
-    hparams = {name: value for name, value in task.hparams.items() if name in known}
+    arguments = _arguments_of_package(type(task)) - (frozenset() if training else _OF_UPDATES)
+    hparams = {name: value for name, value in task.hparams.items() if name in arguments}
     told |= {"model": type(task).__name__} | _texts(hparams, f"{type(task).__name__}({{}}=...)")
     names = _TRAINED if training else ("limit_val_batches", "limit_test_batches", "limit_predict_batches")
     values = {name: getattr(trainer, name) for name in ("precision", *names)}
@@ -197,9 +196,9 @@ def _meeting(callback: pl.Callback) -> str:
     return f"{type(callback).__name__}({held})"
 
 
-def _graph(data: object) -> dict[str, object]:
+def _graph(data: KnownData) -> dict[str, object]:
     """Return what tells one graph from another; numbers with a fraction may be rounded otherwise on another machine."""
-    info = data.info if isinstance(data, KnownData) else None
+    info = data.info
     if info is None or not is_dataclass(info):
         return {}
     values = {field.name: getattr(info, field.name) for field in fields(info)}

@@ -12,7 +12,7 @@ from lightning_tgnn import SnapshotDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.snapshots import whole_snapshots
 from lightning_tgnn.files import memory
-from lightning_tgnn.types import FixedSettings, KnownData
+from lightning_tgnn.types import KnownData
 from tests.data.example_streams import random_store
 
 QUIET = {"num_workers": 0, "prefetch_batches": 0, "group_size": 3, "val_ratio": 0.2, "test_ratio": 0.2}
@@ -53,7 +53,6 @@ def test_what_has_been_read_can_be_copied_and_sent(options):
 
 def test_settings_that_decide_what_is_trained_are_fixed():
     data = data_of()
-    assert isinstance(data, FixedSettings)
     assert isinstance(data, KnownData)
     trained, shown = (data.fixed_settings(training=training) for training in (True, False))
     assert set(trained) - set(shown) == {
