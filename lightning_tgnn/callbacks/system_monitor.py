@@ -20,13 +20,13 @@ from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import (
-    MeasuredTask,
-    PrefetchingLoader,
+    ScheduledLoader,
     StreamData,
-    TellsStages,
     datamodule_of,
     has_stages,
+    measured,
     only_one,
+    stages_of,
 )
 
 _WINDOW = 50  # where nothing says how often to log
@@ -95,7 +95,7 @@ class SystemMonitor(RecordedSteps):
         self._recorder = recorder = StageRecorder(clock, waited)
         self._counts = BatchCounts()
         self._loader_waited = _waited(trainer)
-        self._stages = pl_module.stages if isinstance(pl_module, TellsStages) else None
+        self._stages = stages_of(pl_module)
         if self._stages is not None:
             self._stages.add(recorder)
             self._stages.on_embedded = keeping(self._embeddings, trainer) if self._points else None
@@ -146,8 +146,8 @@ class SystemMonitor(RecordedSteps):
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking and isinstance(pl_module, MeasuredTask):
-            log_scores(trainer, "val", pl_module.measured("val"))
+        if not trainer.sanity_checking:
+            log_scores(trainer, "val", measured(pl_module, "val"))
 
     @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -156,8 +156,7 @@ class SystemMonitor(RecordedSteps):
 
     @override
     def on_test_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if isinstance(pl_module, MeasuredTask):
-            log_scores(trainer, "test", pl_module.measured("test"))
+        log_scores(trainer, "test", measured(pl_module, "test"))
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -187,4 +186,4 @@ class SystemMonitor(RecordedSteps):
 def _waited(trainer: pl.Trainer) -> float:
     """Return for how long training has stood until it had its batches, as far as the loader tells."""
     loader: object = only_one(trainer.train_dataloader)
-    return loader.waited if isinstance(loader, PrefetchingLoader) else 0.0
+    return loader.waited if isinstance(loader, ScheduledLoader) else 0.0

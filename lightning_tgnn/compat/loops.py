@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_tgnn.types import CountingLoader, only_one
+from lightning_tgnn.types import ScheduledLoader, only_one
 
 
 class FitProgress:
@@ -203,7 +203,7 @@ def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     loop = fit.epoch_loop
     assert fit._data_fetcher is not None
     loader = only_one(loop.trainer.train_dataloader)
-    if isinstance(loader, CountingLoader) and loop.trainer.num_training_batches == len(loader):
+    if isinstance(loader, ScheduledLoader) and loop.trainer.num_training_batches == len(loader):
         # Other numbers of ranks play as many batches in other numbers of turns.
         played = len(loader) - loader.turns_left
         loop.batch_progress.current = _ProcessedTracker(played, played, played, played)

@@ -22,15 +22,14 @@ from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all, p
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.types import (
     SHARDED,
-    ChecksGradients,
     KeptRows,
     OpenState,
-    OrderedTask,
     Plan,
-    PrefetchingLoader,
     RankLayout,
     Run,
+    ScheduledLoader,
     WeightUpdates,
+    check_saved_gradients,
 )
 from lightning_tgnn.types.layout import GRADIENTS, STATE, check_families, families_of
 
@@ -150,7 +149,7 @@ class PlanRunner(SupervisedStrategy):
     @property
     def order(self) -> PipelinedOrder | None:
         """The pipeline of this run; None where there is none."""
-        order = task.stage_order if isinstance(task := self.lightning_module, OrderedTask) else None
+        order = getattr(self.lightning_module, "stage_order", None)
         return order if isinstance(order, PipelinedOrder) else None
 
     @property
@@ -249,7 +248,7 @@ class PlanRunner(SupervisedStrategy):
         assert self._state is not None
         loader = self._state.loader(dataloader)
         if self.prefetch_batches is not None:
-            if not isinstance(loader, PrefetchingLoader):
+            if not isinstance(loader, ScheduledLoader):
                 cure = "leave it out, or take the loaders of TemporalDataModule"
                 requirement = f"left out: a {type(loader).__name__} makes no batches ahead"
                 raise InvalidArgumentError(refusal("prefetch_batches", requirement, self.prefetch_batches, cure))
@@ -305,9 +304,8 @@ class PlanRunner(SupervisedStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         checkpoint[_CHECKPOINT_KEY] = self.strategy_state()
-        task: object = self.lightning_module
-        if isinstance(task, ChecksGradients):  # on all ranks alike: these are means over the ranks
-            task.check_saved_gradients(self._opened[1].pending_gradients())
+        # On all ranks alike: these are means over the ranks.
+        check_saved_gradients(self.lightning_module, self._opened[1].pending_gradients())
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @override

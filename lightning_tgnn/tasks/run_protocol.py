@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.types import CatchUpLoader, StateSnapshot, only_one
+from lightning_tgnn.types import StateSnapshot, StreamLoader, only_one
 
 if TYPE_CHECKING:
     from lightning_tgnn.tasks.memory_task import MemoryTask
@@ -39,7 +39,7 @@ class Evaluation:
         """
         self.end(task)  # one that broke off
         loader = only_one(loaders)
-        if loader is not None and not isinstance(loader, CatchUpLoader):
+        if loader is not None and not isinstance(loader, StreamLoader):
             cure = "give that of a TemporalDataModule"
             raise InvalidArgumentError(refusal("dataloaders", "a loader of events", type(loader).__name__, cure))
         self.snapshot = task.state_store.snapshot()

@@ -2,7 +2,6 @@
 
 from lightning_tgnn.types.announced_rows import AnnouncedRows, RowAnnouncer
 from lightning_tgnn.types.data_modules import (
-    CatchUpLoader,
     EventColumns,
     KnownData,
     StreamData,
@@ -28,7 +27,6 @@ from lightning_tgnn.types.graphs import (
     RowFunction,
     SparseRows,
     Subgraph,
-    TracksAccuracy,
 )
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
@@ -67,13 +65,11 @@ from lightning_tgnn.types.run import (
     state_to_save,
 )
 from lightning_tgnn.types.schedule import (
-    CountingLoader,
     Pass,
     PlannedPart,
-    PrefetchingLoader,
-    ReleasingLoader,
     Schedule,
     ScheduledLoader,
+    StreamLoader,
     Turn,
 )
 from lightning_tgnn.types.shared_writes import SharedWrites, WriteRoute, WriteRouter
@@ -102,7 +98,6 @@ from lightning_tgnn.types.snapshots import (
 from lightning_tgnn.types.stages import (
     KeptRows,
     NodeStateTask,
-    OrderedTask,
     StageListener,
     StageOrder,
     Stages,
@@ -111,13 +106,12 @@ from lightning_tgnn.types.stages import (
 )
 from lightning_tgnn.types.standardization import Standardization, StandardizedRows
 from lightning_tgnn.types.tasks import (
-    ChecksGradients,
-    DrawsNegatives,
-    KnowsWork,
-    MeasuredTask,
-    TellsStages,
+    check_saved_gradients,
     draws_negatives,
     has_work_to_save,
+    measured,
+    stages_of,
+    train_accuracy,
 )
 from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -129,12 +123,8 @@ __all__ = [
     "AnnouncedRows",
     "Broadcast",
     "Carried",
-    "CatchUpLoader",
-    "ChecksGradients",
     "CommitHandle",
-    "CountingLoader",
     "CuttableLoader",
-    "DrawsNegatives",
     "EmbedAt",
     "EventBatch",
     "EventColumns",
@@ -146,15 +136,12 @@ __all__ = [
     "KeptRows",
     "KeptSizes",
     "KnownData",
-    "KnowsWork",
-    "MeasuredTask",
     "MessageExchange",
     "NodeStateTask",
     "OneOfEach",
     "OpenState",
     "Operators",
     "OrderPart",
-    "OrderedTask",
     "OwnRows",
     "Pass",
     "PieceHandle",
@@ -164,11 +151,9 @@ __all__ = [
     "Plan",
     "PlannedPart",
     "PredictedLoads",
-    "PrefetchingLoader",
     "QueryBatch",
     "RankLayout",
     "ReadsEdges",
-    "ReleasingLoader",
     "ReplicaLinks",
     "ReplicaSum",
     "ReplicaTask",
@@ -208,12 +193,11 @@ __all__ = [
     "StorePart",
     "StreamData",
     "StreamInfo",
+    "StreamLoader",
     "Subgraph",
     "Surroundings",
     "Targets",
-    "TellsStages",
     "TensorFields",
-    "TracksAccuracy",
     "Turn",
     "UpdatedRows",
     "UpdatesPart",
@@ -221,18 +205,22 @@ __all__ = [
     "WriteRoute",
     "WriteRouter",
     "batches_at_once",
+    "check_saved_gradients",
     "datamodule_of",
     "deals_batches",
     "draws_negatives",
     "has_stages",
     "has_work_to_save",
     "known_data",
+    "measured",
     "missing_stages",
     "on_this_rank",
     "only_one",
     "ranks_per_batch",
     "ranks_per_copy",
     "shares_node_state",
+    "stages_of",
     "state_to_save",
+    "train_accuracy",
     "writes_own_rows",
 ]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
-
-from lightning_tgnn.types.temporal import EventBatch
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -108,20 +106,6 @@ class StreamData(KnownData):
     def split(self) -> StreamSplit:
         """Which events are in which split."""
         raise NotImplementedError
-
-
-@runtime_checkable
-class CatchUpLoader(Protocol):
-    """A loader of consecutive events that knows what came before."""
-
-    @property
-    def start(self) -> int:
-        """The id of the first event."""
-        ...
-
-    def catch_up(self, position: int) -> Iterable[EventBatch]:
-        """Return batches, without negatives, of the events from ``position`` up to where this loader begins."""
-        ...
 
 
 def only_one(held: object) -> object:

@@ -6,6 +6,7 @@ rank's subgraph.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
@@ -211,16 +212,6 @@ class ReplicaTask(Protocol):
     replicas: ReplicaSum
 
 
-@runtime_checkable
-class TracksAccuracy(Protocol):
-    """A task that knows its accuracy in training."""
-
-    @property
-    def train_accuracy(self) -> float | None:
-        """The share of the training vertices that the last step had right, over all ranks; None before the first."""
-        ...
-
-
 class SubgraphLoader(Protocol):
     """A loader of one rank's subgraph."""
 
@@ -230,15 +221,15 @@ class SubgraphLoader(Protocol):
         ...
 
 
-@runtime_checkable
-class CuttableLoader(Protocol):
+class CuttableLoader(ABC):
     """A loader of a graph that can be cut over ranks by its edges."""
 
     @property
+    @abstractmethod
     def edges(self) -> tuple[Tensor, Tensor, int]:
         """Sources and destinations of all edges, int32 or int64 [E] each, and N."""
-        ...
 
+    @abstractmethod
     def shard(
         self, owner: Tensor, hosts: Tensor, rank: int, /, *, relay: bool = True, halo: bool = False
     ) -> SubgraphLoader:
@@ -251,4 +242,3 @@ class CuttableLoader(Protocol):
             relay: Let the replicas of a host reach other hosts by one of them.
             halo: Give the subgraph a `Halo`.
         """
-        ...

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 from lightning_tgnn.types.announced_rows import RowAnnouncer
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.shared_writes import WriteRouter
+from lightning_tgnn.types.temporal import EventBatch
 
 TIME, DESTINATION = "time", "destination"
 SPLITS = (TIME, DESTINATION)
@@ -148,16 +149,29 @@ class Schedule(PlannedPart, ABC):
         """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""
 
 
-@runtime_checkable
-class ScheduledLoader(Protocol):
+class ScheduledLoader(ABC):
     """A loader whose batches a schedule can deal out to ranks.
 
     Attributes:
-        schedule: That deals them out.
+        schedule: That deals them out; None before there is one.
+        prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
+        waited: Seconds that the consumer has waited for batches.
     """
 
-    schedule: Schedule
+    schedule: Schedule | None
+    prefetch_batches: int
+    waited: float
 
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the turns of a whole epoch."""
+
+    @property
+    @abstractmethod
+    def turns_left(self) -> int:
+        """Turns of this epoch that are still to come, where it goes on in the middle of one."""
+
+    @abstractmethod
     def follow(
         self,
         schedule: Schedule,
@@ -174,40 +188,19 @@ class ScheduledLoader(Protocol):
         Raises:
             InvalidArgumentError: The ranks or the number of events do not fit, or the schedule's turns are faulty.
         """
-        ...
-
-
-@runtime_checkable
-class ReleasingLoader(Protocol):
-    """A loader that keeps files for as long as a run lasts."""
 
     def release(self) -> None:
-        """Remove them; the next iteration makes what it needs."""
-        ...
+        """Remove files that are kept for as long as a run lasts; the next iteration makes what it needs."""
 
 
-@runtime_checkable
-class CountingLoader(Protocol):
-    """A loader that knows how much of an epoch is still to come, where it goes on in the middle of one."""
+class StreamLoader(ScheduledLoader):
+    """A loader of consecutive events that knows what came before."""
 
     @property
-    def turns_left(self) -> int:
-        """Turns of this epoch that are still to come."""
-        ...
+    @abstractmethod
+    def start(self) -> int:
+        """The id of the first event."""
 
-    def __len__(self) -> int:
-        """Return the turns of a whole epoch."""
-        ...
-
-
-@runtime_checkable
-class PrefetchingLoader(Protocol):
-    """A loader that makes batches ahead.
-
-    Attributes:
-        prefetch_batches: How many; 0 makes each when it is asked for.
-        waited: Seconds that the consumer has waited for batches.
-    """
-
-    prefetch_batches: int
-    waited: float
+    @abstractmethod
+    def catch_up(self, position: int) -> Iterable[EventBatch]:
+        """Return batches, without negatives, of the events from ``position`` up to where this loader begins."""

@@ -5,6 +5,7 @@ Letters are those of `lightning_tgnn.types.snapshots`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
@@ -13,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from lightning_tgnn.types.data_modules import KnownData
+from lightning_tgnn.types.schedule import ScheduledLoader
 from lightning_tgnn.types.snapshots import KeptSizes, Snapshot, SnapshotBatch, SnapshotGroup
 from lightning_tgnn.types.stages import Stages
 
@@ -39,8 +41,7 @@ class PredictedLoads(Protocol):
         ...
 
 
-@runtime_checkable
-class SnapshotLoader(Protocol):
+class SnapshotLoader(ScheduledLoader):
     """A loader of groups of snapshots that a schedule deals out to ranks.
 
     Attributes:
@@ -52,38 +53,38 @@ class SnapshotLoader(Protocol):
     kept: KeptSizes | None
 
     @property
+    @abstractmethod
     def is_training(self) -> bool:
         """Whether its groups are trained."""
-        ...
 
+    @abstractmethod
     def largest_group(self) -> SnapshotBatch:
         """Return the group that has most vertices, whole, or a batch of it: it is measured before any is trained."""
-        ...
 
     @property
+    @abstractmethod
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """Vertices and edges of every snapshot, int64 [T] each."""
-        ...
 
     @property
+    @abstractmethod
     def groups(self) -> Sequence[int]:
         """Numbers of the last snapshots of its groups, ascending."""
-        ...
 
     @property
+    @abstractmethod
     def in_batches(self) -> bool:
         """Whether groups come in batches of their vertices, also where one happens to have all of them."""
-        ...
 
     @property
+    @abstractmethod
     def scored(self) -> np.ndarray:
         """How many targets a batch of the group has that each snapshot ends, the mean over its batches, float64 [T]."""
-        ...
 
     @property
+    @abstractmethod
     def group_size(self) -> int:
         """Snapshots of a group; fewer at the start of the sequence."""
-        ...
 
 
 class EdgeSequence(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -193,18 +193,6 @@ class StageOrder(Protocol):
 
     def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a batch, and tell the task's ``stages`` of each."""
-        ...
-
-
-@runtime_checkable
-class OrderedTask(Protocol):
-    """A task whose stages a strategy may put in another order."""
-
-    stage_order: StageOrder
-
-    @property
-    def default_stage_order(self) -> StageOrder:
-        """The order of the stages where no strategy has another."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""What strategies and callbacks ask of a task, beside the stages of `NodeStateTask`."""
+"""What strategies and callbacks ask of any task, and what holds of one that does not say."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,65 +13,38 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
 
 
-@runtime_checkable
-class ChecksGradients(Protocol):
-    """A task that looks at the gradients which a checkpoint is to hold."""
-
-    def check_saved_gradients(self, gradients: Mapping[str, Tensor]) -> None:
-        """Refuse gradients that are not finite; all ranks have to hold the same.
-
-        Raises:
-            NotFiniteError: A gradient is NaN or infinite.
-        """
-        ...
+def stages_of(task: object) -> Stages | None:
+    """Return what tells when the stages of a task's turns begin and end; whoever listens is added there."""
+    return getattr(task, "stages", None)
 
 
-@runtime_checkable
-class KnowsWork(Protocol):
-    """A task that knows whether its run has come to anything that is worth a checkpoint."""
+def check_saved_gradients(task: object, gradients: Mapping[str, Tensor]) -> None:
+    """Let a task look at the gradients that a checkpoint is to hold; all ranks have to hold the same.
 
-    def has_work_to_save(self) -> bool:
-        """Whether this is a fit that has trained a batch, and nothing in it is known to be not finite."""
-        ...
+    Raises:
+        NotFiniteError: The task refuses a gradient that is NaN or infinite.
+    """
+    if (check := getattr(task, "check_saved_gradients", None)) is not None:
+        check(gradients)
 
 
 def has_work_to_save(trainer: pl.Trainer) -> bool:
     """Whether callbacks may save a run that an error ends; the file that they replace may hold more training."""
-    task: object = trainer.lightning_module
-    return not isinstance(task, KnowsWork) or task.has_work_to_save()
+    says = getattr(trainer.lightning_module, "has_work_to_save", None)
+    return says is None or bool(says())
 
 
-@runtime_checkable
-class TellsStages(Protocol):
-    """A task that tells when the stages of its turns begin and end.
-
-    Attributes:
-        stages: Whoever listens is added here.
-    """
-
-    stages: Stages
-
-
-@runtime_checkable
-class MeasuredTask(Protocol):
-    """A task that measures its evaluations."""
-
-    def measured(self, split: str) -> object:
-        """Return what the steps on ``"val"`` or ``"test"`` add to; None where they add to nothing."""
-        ...
-
-
-@runtime_checkable
-class DrawsNegatives(Protocol):
-    """A task that says whether its batches have to carry negatives.
-
-    Attributes:
-        draws_negatives: Whether they do.
-    """
-
-    draws_negatives: bool
+def measured(task: object, split: str) -> object:
+    """Return what the steps on ``"val"`` or ``"test"`` add to; None where they add to nothing."""
+    says = getattr(task, "measured", None)
+    return None if says is None else says(split)
 
 
 def draws_negatives(task: object) -> bool:
     """Return whether the batches of a task have to carry negatives: they do unless it says otherwise."""
-    return not isinstance(task, DrawsNegatives) or task.draws_negatives
+    return getattr(task, "draws_negatives", True)
+
+
+def train_accuracy(task: object) -> float | None:
+    """Return the share of the training vertices that the last step had right, over all ranks; None if nobody knows."""
+    return getattr(task, "train_accuracy", None)

@@ -163,8 +163,9 @@ def test_batches_ahead_of_a_loader_that_makes_none_are_refused():
     strategy._state = SimpleNamespace(loader=lambda loader: loader)
     with pytest.raises(InvalidArgumentError, match="prefetch_batches must be left out: a DataLoader makes no batches"):
         strategy.process_dataloader(DataLoader([1]))
-    loader = SimpleNamespace(prefetch_batches=0, waited=0.0)
-    assert strategy.process_dataloader(loader).prefetch_batches == 2
+    data = TemporalDataModule(synthetic={"num_events": 60}, num_workers=0)
+    data.setup()
+    assert strategy.process_dataloader(data.train_dataloader()).prefetch_batches == 2
 
 
 @pytest.mark.parametrize("missing", ["schedule", "store", "order"])

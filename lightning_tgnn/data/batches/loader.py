@@ -23,13 +23,13 @@ from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler
 from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
-from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Schedule, Turn, WriteRouter
+from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Schedule, StreamLoader, Turn, WriteRouter
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
-class EventLoader:
+class EventLoader(StreamLoader):
     """Yields the events of one split of a stream in time order, in batches.
 
     Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted in

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.subgraphs import subgraphs
-from lightning_tgnn.types import Subgraph
+from lightning_tgnn.types import CuttableLoader, Subgraph
 
 
 class CuttableGraph:
@@ -52,7 +52,7 @@ class CuttableGraph:
         return self._cut[2]
 
 
-class GraphLoader:
+class GraphLoader(CuttableLoader):
     """Yields this rank's subgraph once per epoch.
 
     Args:

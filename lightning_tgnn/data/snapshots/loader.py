@@ -19,11 +19,14 @@ from lightning_tgnn.types import (
     KeptSizes,
     PredictedLoads,
     RankLayout,
+    RowAnnouncer,
     Schedule,
     SnapshotBatch,
+    SnapshotLoader,
     SnapshotPass,
     SnapshotTurn,
     Turn,
+    WriteRouter,
 )
 from lightning_tgnn.types.snapshots import groups_in_turn, whole_groups
 
@@ -68,7 +71,7 @@ class GroupOrder:
         return tuple(numbers.tolist()) * rounds
 
 
-class SnapshotGroupLoader:
+class SnapshotGroupLoader(SnapshotLoader):
     """Yields the groups of a split in batches, those of an update of the weights.
 
     Which of them a rank gets in training, and which snapshots of them, a schedule says; see `follow`. Without one a
@@ -153,7 +156,14 @@ class SnapshotGroupLoader:
             return self.batch_size * self.layout.ranks
         return self.schedule.global_batch_size(self.layout, self.batch_size)
 
-    def follow(self, schedule: Schedule, layout: RankLayout, rank: int) -> SnapshotGroupLoader:
+    def follow(
+        self,
+        schedule: Schedule,
+        layout: RankLayout,
+        rank: int,
+        router: WriteRouter | None = None,
+        announcer: RowAnnouncer | None = None,
+    ) -> SnapshotGroupLoader:
         """Return a loader of what a rank has to do by a schedule. All ranks have as many batches.
 
         Raises:

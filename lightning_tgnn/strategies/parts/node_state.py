@@ -15,7 +15,6 @@ from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
     NodeStateTask,
     OneOfEach,
-    ReleasingLoader,
     RowAnnouncer,
     Run,
     ScheduledLoader,
@@ -62,7 +61,7 @@ class NodeState:
         self._part = part
         self._store: StateStore | None = None
         self._run: Run | None = None
-        self._released: list[ReleasingLoader] = []  # at the end of the run
+        self._released: list[ScheduledLoader] = []  # at the end of the run
         self._goes_on = True  # whether copies and turns are where the latest fit has left them
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
@@ -135,8 +134,7 @@ class NodeState:
             own = loader.follow(run.schedule, run.layout, run.rank, router)
         else:
             own = loader.follow(run.schedule, run.layout, run.rank, router, announcer)
-        if isinstance(own, ReleasingLoader):
-            self._released.append(own)
+        self._released.append(own)
         return own
 
     @property

@@ -16,7 +16,6 @@ from lightning_tgnn.types import (
     EventBatch,
     GroupOrder,
     NodeStateTask,
-    OrderedTask,
     OrderPart,
     PipelineStore,
     Run,
@@ -108,7 +107,7 @@ def give_order(run: Run, part: OrderPart) -> None:
     """
     task: object = run.task
     order = part.open(run, task if has_stages(task) else None)
-    if isinstance(task, OrderedTask):
+    if has_stages(task):
         task.stage_order = cast(StageOrder, order or task.default_stage_order)
     elif isinstance(task, SnapshotTask):
         task.group_order = cast(GroupOrder, order or task.default_group_order)

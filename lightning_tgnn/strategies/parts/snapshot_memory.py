@@ -24,7 +24,6 @@ from lightning_tgnn.types import (
     KeptSizes,
     ReplicaTask,
     Run,
-    ScheduledLoader,
     SnapshotLoader,
     SnapshotTask,
     StorePart,
@@ -129,7 +128,7 @@ class SnapshotState:
             InvalidArgumentError: ``loader`` has no snapshots, or has batches of vertices while vertices are cut over
                 ranks.
         """
-        if not isinstance(loader, SnapshotLoader) or not isinstance(loader, ScheduledLoader):
+        if not isinstance(loader, SnapshotLoader):
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
             raise InvalidArgumentError(refusal("dataloader", "of snapshots", type(loader).__name__, cure))
         assert self._run is not None

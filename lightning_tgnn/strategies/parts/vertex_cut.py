@@ -29,7 +29,7 @@ from lightning_tgnn.types import (
     Run,
     SnapshotTask,
     StorePart,
-    TracksAccuracy,
+    train_accuracy,
 )
 
 ADAPTIVE, PAPER = "adaptive", "paper"
@@ -112,7 +112,6 @@ class ReplicaState:
         self._cut: Tensor | None = None
         self._cut_of: Tensor | None = None
         self._task: ReplicaTask | None = None
-        self._tracked: TracksAccuracy | None = None
         self._replicas_before: ReplicaSum | None = None
         self._cut_is_restored = False
         self._saved_accuracy: float | None = None
@@ -137,7 +136,6 @@ class ReplicaState:
             cure = f"take lightning_tgnn.NodeClassification or see its page in docs, or strategy={other}"
             raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
         self._run, self._saved, self._task = run, saved, task
-        self._tracked = run.task if isinstance(run.task, TracksAccuracy) else None
         self._replicas_before = task.replicas
         if run.trainer.state.fn == "fit":  # caches and threshold are of one fit; a checkpoint keeps them
             self.replicas = None
@@ -306,7 +304,7 @@ class ReplicaState:
     def _accuracy(self) -> float | None:
         """The training accuracy of the epoch before, of the checkpoint in the first epoch of a resumed run."""
         assert self._run is not None
-        known = None if self._tracked is None else self._tracked.train_accuracy
+        known = train_accuracy(self._task)
         if known is None:
             known = self._saved_accuracy
         if known is not None:
