@@ -229,3 +229,9 @@ def own_options(strategy):
 @pytest.mark.parametrize("name", strategies.__all__)
 def test_the_page_of_a_strategy_has_its_options(name):
     assert documented_options(name) == own_options(getattr(strategies, name))
+
+
+def test_pages_of_strategies_are_short():
+    pages = sorted((ROOT / "docs" / "strategies").glob("*.md"))
+    assert len(pages) > 7
+    assert [page.name for page in pages if len(page.read_text().split()) > 900] == []
