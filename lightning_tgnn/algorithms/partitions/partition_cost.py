@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.partitions.demand import Demand, check_ids
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.algorithms.partitions.demand import Demand
 
 
 @dataclass(frozen=True)
@@ -41,15 +40,8 @@ def balance_report(demand: Demand, owner: Tensor) -> BalanceReport:
     Args:
         demand: What every rank needs.
         owner: Integers [N], the owner of every node.
-
-    Raises:
-        InvalidArgumentError: ``owner`` has another length or names a rank that does not exist.
     """
     ranks = demand.num_ranks
-    check_ids("owner", owner, ranks)
-    if len(owner) != demand.num_nodes:
-        cure = "give the owner of every node"
-        raise InvalidArgumentError(refusal("owner", f"of length num_nodes, {demand.num_nodes}", len(owner), cure))
     links = owner.to(torch.int64)[demand.node] * ranks + demand.rank
     matrix = demand.count.new_zeros(ranks * ranks).scatter_add_(0, links, demand.count).view(ranks, ranks)
     saved = matrix.diagonal().clone()

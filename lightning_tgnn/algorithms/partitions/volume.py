@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import check_int, check_not_negative, check_share
-
 
 @dataclass(frozen=True)
 class BatchShape:
@@ -23,9 +21,6 @@ class BatchShape:
         sampled_redundancy: eta1, the share of these entries that repeats another on the same rank, in [0, 1].
         original: N2, entries of the original series (sources and destinations), summed over ranks.
         original_redundancy: eta2, the share of these entries that repeats another on the same rank, in [0, 1].
-
-    Raises:
-        InvalidArgumentError: A value is out of its range.
     """
 
     ranks: int
@@ -35,15 +30,6 @@ class BatchShape:
     sampled_redundancy: float
     original: float
     original_redundancy: float
-
-    def __post_init__(self) -> None:
-        check_int("ranks", self.ranks, minimum=1, cure="give the number of ranks, M")
-        check_int("memory_dim", self.memory_dim, minimum=1, cure="give the width of the memory, for example 100")
-        check_int("message_dim", self.message_dim, minimum=1, cure="give the width of a mail, 2 d_mem + d_edge")
-        check_not_negative("sampled", self.sampled, cure="give the entries of a batch, N1")
-        check_not_negative("original", self.original, cure="give the entries of a batch, N2")
-        for name in ("sampled_redundancy", "original_redundancy"):
-            check_share(name, getattr(self, name), cure="give the share of entries that repeat another")
 
 
 def sven_volume(batch: BatchShape) -> float:

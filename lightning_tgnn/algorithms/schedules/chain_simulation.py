@@ -19,7 +19,6 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.open_groups import goes_back
 from lightning_tgnn.algorithms.schedules.operator_order import KINDS, NN, Operator, Rates, check_rates
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.types.timeline import Timeline
 
 PHASES = ("forward", "backward")
@@ -36,32 +35,12 @@ class GroupParts:
         state_seconds: Seconds until a hidden state has gone from one process to the next: one number, or a number for
             each sender.
         gradient_seconds: Seconds until its gradient has come back, likewise.
-
-    Raises:
-        InvalidArgumentError: The two have not as many processes, a process has a backward without a forward, or seconds
-            are negative.
     """
 
     forward: tuple[Sequence[Operator], ...]
     backward: tuple[Sequence[Operator], ...]
     state_seconds: float | Sequence[float] = 0.0
     gradient_seconds: float | Sequence[float] = 0.0
-
-    def __post_init__(self) -> None:
-        processes = len(self.forward), len(self.backward)
-        if processes[0] != processes[1] or not processes[0]:
-            cure = "give the operators of each process for both"
-            raise InvalidArgumentError(refusal("forward and backward", "of as many processes", processes, cure))
-        for process, (forward, backward) in enumerate(zip(self.forward, self.backward, strict=True)):
-            if backward and not forward:
-                cure = "give its forward, or no operators for a process without snapshots"
-                received = f"{len(backward)} operators and no forward"
-                raise InvalidArgumentError(refusal(f"backward of process {process}", "after a forward", received, cure))
-        for name in ("state_seconds", "gradient_seconds"):
-            given = np.asarray(getattr(self, name), dtype=np.float64)
-            if given.shape not in ((), (len(self.forward),)) or not (np.isfinite(given) & (given >= 0)).all():
-                requirement, cure = "finite and at least 0, one or one for each process", "0 is a hand-over at once"
-                raise InvalidArgumentError(refusal(name, requirement, getattr(self, name), cure))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +86,6 @@ def simulate_chain(
         open_groups: The most groups whose forward a process may have run without their backward. None is as many as the
             chain has processes.
 
-    Raises:
-        InvalidArgumentError: The groups are not cut for as many processes, one goes through some and not to the last,
-            or an argument is out of range.
-
     >>> one, two = (Operator("graph", 1.0),), (Operator("nn", 2.0),)
     >>> simulate_chain([GroupParts((one, one), (two, two))] * 2).seconds
     9.0
@@ -118,10 +93,8 @@ def simulate_chain(
     # numba, which takes a second
     from lightning_tgnn.algorithms.schedules.simulator_loops import earliest, earliest_beside
 
-    processes = _processes(groups)
-    limit = processes if open_groups is None else check_int("open_groups", open_groups, minimum=1, cure="2 is usual")
-    for place, own in enumerate(groups):
-        _check_goes_through(own, place)
+    processes = len(groups[0].forward)
+    limit = processes if open_groups is None else open_groups
     parts = [both[rank] for group in groups for rank in range(processes) for both in (group.forward, group.backward)]
     lengths = np.array([len(part) for part in parts], dtype=np.int64)
     kind = np.array([one.kind == NN for part in parts for one in part], dtype=np.int64)
@@ -194,24 +167,3 @@ def _program(groups: Sequence[tuple[int, bool]], open_groups: int) -> Iterator[t
             yield group, 1
         else:
             waiting.append(group)
-
-
-def _check_goes_through(group: GroupParts, place: int) -> None:
-    """Refuse a group that leaves out a process behind one that has a part of it: groups could wait in a circle.
-
-    Raises:
-        InvalidArgumentError: The group leaves out a process behind one that has a part of it.
-    """
-    having = [rank for rank, part in enumerate(group.forward) if part]
-    if len(having) > 1 and having != list(range(having[0], len(group.forward))):
-        requirement = "all on one process, or on consecutive ones up to the last"
-        cure = "give the snapshots of a short group to the last processes, as `even_bounds` does"
-        raise InvalidArgumentError(refusal(f"snapshots of group {place}", requirement, f"on {having}", cure))
-
-
-def _processes(groups: Sequence[GroupParts]) -> int:
-    counts = {len(group.forward) for group in groups}
-    if len(counts) != 1:
-        requirement = "at least one, all cut for as many processes"
-        raise InvalidArgumentError(refusal("groups", requirement, sorted(counts), "cut all in the same way"))
-    return counts.pop()

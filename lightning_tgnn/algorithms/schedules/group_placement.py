@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-
 
 def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, ...], ...]:
     """Give each group, the longest first, to the device that has least to do (LPT; Graham, 1969).
@@ -22,15 +20,10 @@ def groups_by_load(seconds: Sequence[float], devices: int) -> tuple[tuple[int, .
     Returns:
         For each device, the places of its groups in ``seconds``, ascending.
 
-    Raises:
-        InvalidArgumentError: Seconds are negative or not finite, or there is no device.
-
     >>> groups_by_load([1.0, 2.0, 4.0, 1.0], 2)
     ((2,), (0, 1, 3))
     """
-    check_int("devices", devices, minimum=1, cure="give the number of devices")
     lengths = np.asarray(seconds, dtype=np.float64)
-    check_seconds("seconds", lengths)
     loads = [(0.0, device) for device in range(devices)]
     found: list[list[int]] = [[] for _ in range(devices)]
     for place in np.argsort(-lengths, kind="stable").tolist():
@@ -46,19 +39,4 @@ def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
     >>> groups_by_count(5, 2)
     ((0, 1, 2), (3, 4))
     """
-    check_int("count", count, minimum=0, cure="give the number of groups")
-    check_int("devices", devices, minimum=1, cure="give the number of devices")
     return tuple(tuple(places.tolist()) for places in np.array_split(np.arange(count), devices))
-
-
-def check_seconds(argument: str, seconds: np.ndarray) -> None:
-    """Refuse seconds that are negative or not finite.
-
-    Raises:
-        InvalidArgumentError: Some seconds are negative or not finite.
-    """
-    wrong = ~(np.isfinite(seconds) & (seconds >= 0))
-    if wrong.any():
-        received = float(seconds[wrong][0])
-        cure = "give what was measured or predicted"
-        raise InvalidArgumentError(refusal(argument, "finite and at least 0", received, cure))

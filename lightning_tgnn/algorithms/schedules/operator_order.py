@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 
 GRAPH, NN = "graph", "nn"
 KINDS = (GRAPH, NN)
@@ -35,20 +35,12 @@ class Operator:
         commutes_with_next: Whether it and the next operator are the two halves of a linear layer.
         exchanged: Seconds of this operator and of the next one where they have changed places: the graph operator works
             on the width before or after the product with the weights. None if they stay the same.
-
-    Raises:
-        InvalidArgumentError: The kind is unknown, or seconds are negative or not finite.
     """
 
     kind: str
     seconds: float
     commutes_with_next: bool = False
     exchanged: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
-        for seconds in (self.seconds, *(self.exchanged or ())):
-            check_not_negative("seconds", seconds, cure="give what was measured or predicted")
 
 
 Exchanges = tuple[tuple[bool, ...], tuple[bool, ...]]
@@ -64,19 +56,11 @@ def ordered(operators: Sequence[Operator], exchanges: Sequence[bool]) -> tuple[O
         operators: As listed.
         exchanges: For each pair that commutes, whether it changes places.
 
-    Raises:
-        InvalidArgumentError: ``exchanges`` has not one value for each pair, or two pairs share an operator.
-
     >>> ordered([Operator("graph", 2.0, True, exchanged=(1.0, 3.0)), Operator("nn", 3.0)], [True])
     (Operator(kind='nn', seconds=3.0, commutes_with_next=False, exchanged=None), Operator(kind='graph', seconds=1.0, \
 commutes_with_next=False, exchanged=None))
     """
-    given, run, place = list(exchanges), [], 0
-    pairs = int(_columns(operators)[2].sum())
-    if len(given) != pairs:
-        cure = "give one value for each pair that commutes"
-        raise InvalidArgumentError(refusal("exchanges", f"of {pairs} pairs", len(given), cure))
-    chosen = iter(given)
+    chosen, run, place = iter(exchanges), [], 0
     while place < len(operators):
         one = operators[place]
         if one.commutes_with_next:
@@ -126,16 +110,10 @@ def operator_order(first: Sequence[Operator], second: Sequence[Operator], *, wor
         second: Operators of the other process.
         worth: Seconds that a second of overlap is worth. Infinity is the printed algorithm.
 
-    Raises:
-        InvalidArgumentError: The last operator commutes with a next one, two pairs share an operator, or ``worth`` is
-            negative.
-
     >>> layer = [Operator("graph", 1.0, True), Operator("nn", 1.0)]
     >>> operator_order(layer, layer)
     ((False,), (True,))
     """
-    if not worth >= 0:
-        raise InvalidArgumentError(refusal("worth", "a number of at least 0", worth, "1 is usual"))
     from lightning_tgnn.algorithms.schedules.order_loops import greedy_order
 
     columns = _columns(first), _columns(second)
@@ -199,12 +177,7 @@ def _columns(operators: Sequence[Operator]) -> _Columns:
     pair = np.array([one.commutes_with_next for one in operators], dtype=bool)
     exchanged = seconds.copy()
     for place in np.flatnonzero(pair).tolist():
-        one, two = operators[place], operators[place + 1] if place + 1 < len(operators) else None
-        if two is None or two.commutes_with_next or two.kind == one.kind:
-            received = "none" if two is None else two
-            requirement = f"followed by an operator of the other kind than {one.kind!r} that is in no other pair"
-            cure = "mark the first operator of each layer alone"
-            raise InvalidArgumentError(refusal(f"operator {place}, which commutes,", requirement, received, cure))
+        one, two = operators[place], operators[place + 1]
         exchanged[place : place + 2] = one.exchanged or (one.seconds, two.seconds)
     return kind, seconds, pair, exchanged
 

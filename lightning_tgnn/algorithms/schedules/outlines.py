@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_travels
-from lightning_tgnn.checks import check_int
 from lightning_tgnn.types.outline import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -67,7 +66,6 @@ def pipelined(micro_batches: int = 1, shares: RowShares = USUAL_SHARES) -> tuple
         micro_batches: n, the number of micro-batches. The rows of one travel while the mails of another are applied.
         shares: Of rows: ``ahead`` travel while the previous batch is computed, and ``remote`` scales all that travel.
     """
-    check_int("micro_batches", micro_batches, minimum=1, cure="give a number, for example 2")
     ahead, remote = shares.ahead, shares.remote
     stages = [*_before(), Stage("fetch", after=(After("sample"),))]
     first = (After("fetch"), After("updates", turns=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.outline import (
     ALL,
     ALL_REDUCE,
@@ -15,7 +15,6 @@ from lightning_tgnn.types.outline import (
     After,
     Outline,
     Reads,
-    RowShares,
     Stage,
 )
 
@@ -56,9 +55,6 @@ class PipeTGLOutline:
         repeated: Share of the rows written by a batch that the next batch writes as well.
         staleness: Updates that the weights of a batch lack; None for M - 1, the most. It can be set with
             ``"gradients"`` alone, because weights that go round are M - 1 updates late.
-
-    Raises:
-        InvalidArgumentError: An argument has a value that cannot work.
     """
 
     groups: int = 1
@@ -69,17 +65,6 @@ class PipeTGLOutline:
     targets: float = 0.5
     repeated: float = 0.5
     staleness: int | None = None
-
-    def __post_init__(self) -> None:
-        check_int("groups", self.groups, minimum=1, cure="give the number of pipelines, 1 for one over all ranks")
-        check_choice("sampling", self.sampling, (BACKGROUND, AHEAD))
-        check_choice("sends", self.sends, (SENDS_GRADIENTS, SENDS_WEIGHTS_AND_MOMENTS))
-        RowShares(self.targets, self.repeated)  # which checks them
-        if self.staleness is not None:
-            check_int("staleness", self.staleness, minimum=0, cure="leave it out for that of the pipeline")
-            if self.sends != SENDS_GRADIENTS:
-                cure = "leave it out, or let gradients travel"
-                raise InvalidArgumentError(refusal("staleness", "left out with weights", self.staleness, cure))
 
     def of(self, ranks: int) -> Outline:
         """Return the outline for a number of ranks.

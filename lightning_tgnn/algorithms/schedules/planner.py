@@ -11,7 +11,7 @@ import numpy as np
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, Outline, Stage
 
@@ -183,9 +183,8 @@ def rank(
         tolerance: The share by which a plan may be slower than the fastest and still count as nearly as fast.
 
     Raises:
-        InvalidArgumentError: Every plan has an objection, or ``tolerance`` is out of range.
+        InvalidArgumentError: Every plan has an objection.
     """
-    check_fraction("tolerance", tolerance, cure="0.05 is usual")
     found = sorted((assess(each, cluster, stream) for each in candidates), key=lambda one: -one.events_per_second)
     free = [one for one in found if not one.objection]
     if not free:

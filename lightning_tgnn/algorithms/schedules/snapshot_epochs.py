@@ -14,7 +14,6 @@ from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, reordered
 from lightning_tgnn.algorithms.traffic.gradient_compression import PIECES, WEIGHTS
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL_TO_ALL, GROUPS, Outline
 
@@ -182,21 +181,12 @@ def shared_groups(
         embedding_bytes: float64 [ranks] for each group, bytes that a rank sends for the targets of others, and gets as
             gradients; None for none.
         links: What features travel on.
-
-    Raises:
-        InvalidArgumentError: Seconds or bytes are of another shape, or an argument is out of range.
     """
     ranks, links = layout.ranks, links or Links()
-    for name, count in zip(("forward", "backward"), exchanges, strict=True):
-        check_int(f"exchanges, {name},", count, minimum=0, cure="2 layers exchange twice")
     busy, ends, travelled = np.zeros(ranks), np.zeros(len(updates)), 0.0
     rounds = sum(exchanges) if ranks > 1 else 0
     for number, place in ((number, place) for number, update in enumerate(updates) for place in update):
         ahead, back = (np.asarray(given[place], dtype=np.float64) for given in (forward, backward))
-        if ahead.ndim != 2 or ahead.shape[1] != ranks or ahead.shape != back.shape:
-            cure = "give the seconds of each rank's share of each snapshot"
-            received = ahead.shape, back.shape
-            raise InvalidArgumentError(refusal(f"seconds of group {place}", f"[snapshots, {ranks}]", received, cure))
         given = np.asarray(feature_bytes[place], dtype=np.float64)
         sent = np.broadcast_to(given[:, None] if given.ndim == 1 else given, ahead.shape)
         meeting = links.meeting(layout, ALL_TO_ALL, sent) * rounds

@@ -7,9 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from lightning_tgnn.algorithms.schedules.group_placement import check_seconds, groups_by_load
+from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
 
 _STEPS = 100_000  # of simulated groups, from each start: about 2 ms
 
@@ -23,7 +22,6 @@ def even_bounds(length: int, processes: int) -> tuple[int, ...]:
     >>> even_bounds(5, 2), even_bounds(1, 2), even_bounds(2, 3)
     ((0, 2, 5), (0, 0, 1), (0, 0, 1, 2))
     """
-    check_int("length", length, minimum=1, cure="a group has at least the snapshot that is trained")
     working = min(length, processes)
     starts = np.arange(working + 1) * length // working
     return (0,) * (processes - working) + tuple(int(start) for start in starts)
@@ -58,18 +56,11 @@ def best_splits(
         limits: For each group the fewest and the most leading snapshots that the first process may have; None allows
             any number. The three choices take the nearest split within the limits.
 
-    Raises:
-        InvalidArgumentError: A group is empty, its seconds are negative, not finite or not as many, or limits are out
-            of range.
-
     >>> best_splits([np.array([1.0, 1.0, 2.0])] * 2, [np.zeros(3)] * 2)
     (0, 3)
     """
     from lightning_tgnn.algorithms.schedules.split_loops import improved, least_cost  # numba, which takes a second
 
-    check_int("open_groups", open_groups, minimum=1, cure="2 is usual")
-    check_not_negative("hand_over", hand_over, cure="0 is a hand-over that takes no time")
-    check_groups(forward, backward)
     if not len(forward):
         return ()
     ahead, back, lengths = _sums(forward, backward)
@@ -120,14 +111,9 @@ def planned_splits(
         forward: As of `best_splits`.
         backward: Likewise.
         limits: Likewise.
-
-    Raises:
-        InvalidArgumentError: A group is empty, its seconds are negative, not finite or not as many, or limits are out
-            of range.
     """
     from lightning_tgnn.algorithms.schedules.split_loops import least_cost
 
-    check_groups(forward, backward)
     if not len(forward):
         return ()
     sums = _sums(forward, backward)
@@ -153,39 +139,16 @@ def pair_seconds(
         open_groups: As of `best_splits`.
         hand_over: Likewise.
 
-    Raises:
-        InvalidArgumentError: A group or its seconds do not fit, as in `best_splits`, or a split is out of range.
-
     >>> one = np.ones(2)
     >>> pair_seconds([one, one], [one, one], [1, 1]), pair_seconds([one, one], [one, one], [0, 2])
     (6.0, 4.0)
     """
     from lightning_tgnn.algorithms.schedules.split_loops import pair_end
 
-    check_groups(forward, backward)
     if not len(forward):
         return 0.0
     sums, given = _sums(forward, backward), np.asarray(splits, dtype=np.int64)
-    if given.shape != sums[2].shape or not ((given >= 0) & (given <= sums[2])).all():
-        requirement, cure = "for each group from 0 to the number of its snapshots", "give what `best_splits` returns"
-        raise InvalidArgumentError(refusal("splits", requirement, splits, cure))
     return float(pair_end(*sums, given, open_groups, float(hand_over)))
-
-
-def check_groups(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> None:
-    """Refuse groups without snapshots, and seconds that are negative, not finite or not as many.
-
-    Raises:
-        InvalidArgumentError: A group is empty, or its seconds are negative, not finite or not as many.
-    """
-    lengths, others = [np.shape(own) for own in forward], [np.shape(own) for own in backward]
-    if lengths != others or not all(len(shape) == 1 and shape[0] for shape in lengths):
-        requirement = "seconds of as many snapshots, at least one in each group"
-        cure = "give one array of each kind for every group"
-        raise InvalidArgumentError(refusal("forward and backward", requirement, (lengths, others), cure))
-    if lengths:
-        check_seconds("forward", np.concatenate(forward))
-        check_seconds("backward", np.concatenate(backward))
 
 
 def _sums(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -199,15 +162,7 @@ def _sums(forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]) -> tupl
 
 
 def _limits(given: Sequence[tuple[int, int]] | None, lengths: np.ndarray) -> np.ndarray:
-    """Return the fewest and the most leading snapshots of the first process, int64 [groups, 2].
-
-    Raises:
-        InvalidArgumentError: Limits are out of range, descending, or not two for each group.
-    """
+    """Return the fewest and the most leading snapshots of the first process, int64 [groups, 2]."""
     if given is None:
         return np.stack([np.zeros_like(lengths), lengths], axis=1)
-    limits = np.asarray(given, dtype=np.int64)
-    if limits.shape != (len(lengths), 2) or (np.diff(limits, prepend=0, append=lengths[:, None]) < 0).any():
-        requirement = "for each group two numbers from 0 to the number of its snapshots, ascending"
-        raise InvalidArgumentError(refusal("limits", requirement, given, "leave them out where any split is good"))
-    return limits
+    return np.asarray(given, dtype=np.int64)

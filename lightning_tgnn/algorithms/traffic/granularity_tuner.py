@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_positive, refusal
+from lightning_tgnn.checks import check_int
 from lightning_tgnn.types import EventBatch
 
 _BLOCK = 5  # steps of a trial before the next n has its turn: what the step before has left is then in one of five
@@ -52,15 +52,9 @@ def transfer_speed(repeated: float, transfer: float, latency: float) -> float:
         transfer: Seconds in which the rows of a batch that is not cut arrive.
         latency: Seconds of an exchange with next to nothing in it.
 
-    Raises:
-        InvalidArgumentError: A value is not above 0.
-
     >>> transfer_speed(repeated=450.0, transfer=0.5, latency=0.125)
     225.0
     """
-    check_positive("repeated", repeated, cure="measure batches in which nodes repeat")
-    check_positive("transfer", transfer, cure="measure batches with rows of other ranks")
-    check_positive("latency", latency, cure="measure an exchange between ranks")
     return repeated * math.sqrt(latency / transfer)
 
 
@@ -130,14 +124,7 @@ class GranularityTuner:
         self._try([self.best, self.best - 1, self.best + 1, 1])
 
     def compare(self, times: Sequence[float]) -> None:
-        """Decide by the slowest rank's time for each of `times`.
-
-        Raises:
-            InvalidArgumentError: ``times`` has not one value for each recorded time.
-        """
-        if len(times) != len(self._plan):
-            cure = "give one for each recorded"
-            raise InvalidArgumentError(refusal("times", f"{len(self._plan)} values", len(times), cure))
+        """Decide by the slowest rank's time for each of `times`."""
         for n in self._tried:
             self.medians[n] = median(time for time, tried in zip(times, self._plan, strict=True) if tried == n)
         # The one at hand comes first, so that it stays where others are no faster.

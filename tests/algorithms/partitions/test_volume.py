@@ -10,7 +10,6 @@ from lightning_tgnn.algorithms.partitions.volume import (
     depcomm_volume,
     sven_volume,
 )
-from lightning_tgnn.checks import InvalidArgumentError
 
 SHAPE = BatchShape(
     ranks=4,
@@ -73,36 +72,3 @@ def test_depcache_moves_more_than_sven_when_ranks_exceed_t_plus_2(shape):
         assert depcache_volume(shape) > sven_volume(shape)
     elif 1 < shape.ranks < times + 2 - 1e-6:
         assert depcache_volume(shape) < sven_volume(shape)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ranks": 0}, "ranks must be an integer of at least 1, got 0; give the number of ranks, M"),
-        (
-            {"memory_dim": 0},
-            "memory_dim must be an integer of at least 1, got 0; give the width of the memory, for example 100",
-        ),
-        (
-            {"message_dim": -1},
-            "message_dim must be an integer of at least 1, got -1; give the width of a mail, 2 d_mem + d_edge",
-        ),
-        ({"sampled": -1}, "sampled must be a finite number of at least 0, got -1; give the entries of a batch, N1"),
-        (
-            {"original": float("nan")},
-            "original must be a finite number of at least 0, got nan; give the entries of a batch, N2",
-        ),
-        (
-            {"sampled_redundancy": 1.5},
-            "sampled_redundancy must be a number in [0, 1], got 1.5; give the share of entries that repeat another",
-        ),
-        (
-            {"original_redundancy": -0.5},
-            "original_redundancy must be a number in [0, 1], got -0.5; give the share of entries that repeat another",
-        ),
-    ],
-)
-def test_refusals(change, message):
-    with pytest.raises(InvalidArgumentError) as refused:
-        replace(SHAPE, **change)
-    assert str(refused.value) == message

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts, simulate_chain
 from lightning_tgnn.algorithms.schedules.operator_order import ALONE, KINDS, Operator
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
-from lightning_tgnn.checks import InvalidArgumentError
 
 SECONDS = st.integers(1, 5)
 OPERATOR = st.builds(Operator, st.sampled_from(KINDS), SECONDS.map(float))
@@ -155,22 +154,3 @@ def test_a_timeline_can_be_painted():
 def test_nothing_takes_no_time():
     idle = simulate_chain([GroupParts(((), ()), ((), ()))], rates=ALONE)
     assert idle.seconds == 0
-
-
-def test_chains_that_cannot_run_are_refused():
-    one = one_operator(1)
-    with pytest.raises(InvalidArgumentError, match=r"forward and backward must be of as many processes, got \(2, 1\)"):
-        GroupParts((one, one), (one,))
-    with pytest.raises(InvalidArgumentError, match="backward of process 0 must be after a forward"):
-        GroupParts(((), one), (one, one))
-    with pytest.raises(
-        InvalidArgumentError, match="state_seconds must be finite and at least 0, one or one for each process, got -1"
-    ):
-        GroupParts((one, one), (one, one), -1.0)
-    with pytest.raises(InvalidArgumentError, match="groups must be at least one, all cut for as many processes"):
-        simulate_chain([GroupParts((one,), (one,)), GroupParts((one, one), (one, one))])
-    for gap in ((one, (), one), (one, one, ())):
-        with pytest.raises(InvalidArgumentError, match="group 1 must be all on one process, or on consecutive"):
-            simulate_chain([GroupParts((one,) * 3, (one,) * 3), GroupParts(gap, gap)])
-    with pytest.raises(InvalidArgumentError, match="rates must be two rows of two finite numbers above 0"):
-        simulate_chain([GroupParts((one, one), (one, one))], rates=((0.0, 1.0), (1.0, 1.0)))

@@ -18,7 +18,6 @@ from lightning_tgnn.algorithms.schedules.operator_order import (
     operator_order,
     ordered,
 )
-from lightning_tgnn.checks import InvalidArgumentError
 
 RATES = ((0.6, 1.0), (1.0, 0.6))
 SECONDS = st.integers(0, 6).map(float)
@@ -159,20 +158,3 @@ def test_where_nobody_slows_the_other_down_the_faster_order_is_taken():
     slow, fast = Operator(GRAPH, 4.0, True, exchanged=(1.0, 4.0)), Operator(GRAPH, 1.0, True, exchanged=(4.0, 4.0))
     second = [slow, Operator(NN, 4.0), fast, Operator(NN, 4.0)]
     assert best_order(second, [], ALONE) == ((True, False), ())
-
-
-def test_operators_that_make_no_order_are_refused():
-    graph, nn = Operator(GRAPH, 1.0, True), Operator(NN, 1.0)
-    for wrong in ([graph], [graph, Operator(GRAPH, 1.0)], [graph, Operator(NN, 1.0, True), graph, nn]):
-        with pytest.raises(InvalidArgumentError, match="operator 0, which commutes, must be followed by an operator"):
-            operator_order(wrong, [])
-    with pytest.raises(InvalidArgumentError, match="exchanges must be of 1 pairs, got 2"):
-        ordered([graph, nn], [True, False])
-    with pytest.raises(InvalidArgumentError, match="kind must be one of 'graph', 'nn', got 'rnn'"):
-        Operator("rnn", 1.0)
-    with pytest.raises(InvalidArgumentError, match="seconds must be a finite number of at least 0, got -1"):
-        Operator(NN, 1.0, exchanged=(-1.0, 0.0))
-    with pytest.raises(InvalidArgumentError, match="worth must be a number of at least 0, got -1"):
-        operator_order([nn], [nn], worth=-1.0)
-    with pytest.raises(InvalidArgumentError, match="rates must be two rows of two finite numbers above 0"):
-        best_order([nn], [nn], ((1.0, 1.0),))

@@ -231,9 +231,6 @@ def test_epochs_that_do_not_fit_are_refused(groups):
         pairs(groups, [(0,)], RankLayout.of(3))
     with pytest.raises(InvalidArgumentError, match="gradient_bytes must be a finite number of at least 0, got -1"):
         gradient_traffic(None, -1.0, 1, 2)
-    one = [np.ones((2, 1))]
-    with pytest.raises(InvalidArgumentError, match=r"seconds of group 0 must be \[snapshots, 2\], got"):
-        shared_groups(one, one, [(0,)], RankLayout.of(2), feature_bytes=[np.ones(2)])
 
 
 @pytest.mark.parametrize(("per_host", "shares"), [(4, (0, 0, 0)), (2, (2 / 4, 1 / 3, 8 / 12)), (1, (1, 1, 1))])

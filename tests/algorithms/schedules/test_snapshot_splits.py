@@ -17,7 +17,6 @@ from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     planned_splits,
     splits_that_fit,
 )
-from lightning_tgnn.checks import InvalidArgumentError
 
 SNAPSHOT = st.tuples(st.integers(0, 9), st.integers(0, 9))
 GROUPS = st.lists(st.lists(SNAPSHOT, min_size=1, max_size=4), min_size=1, max_size=4)
@@ -229,28 +228,3 @@ def test_groups_by_count_follow_each_other(count, sizes):
 
 def test_equal_loads_go_round_the_devices():
     assert groups_by_load([1.0] * 5, 2) == ((0, 2, 4), (1, 3))
-
-
-def test_what_cannot_be_split_is_refused():
-    one = np.ones(2)
-    with pytest.raises(InvalidArgumentError, match="forward and backward must be seconds of as many snapshots"):
-        best_splits([one], [np.ones(3)])
-    with pytest.raises(InvalidArgumentError, match="at least one in each group"):
-        best_splits([np.ones(0)], [np.ones(0)])
-    with pytest.raises(InvalidArgumentError, match="backward must be finite and at least 0, got nan"):
-        best_splits([one], [np.array([1.0, np.nan])])
-    with pytest.raises(InvalidArgumentError, match=r"splits must be for each group from 0 to .*, got \[3\]; give what"):
-        pair_seconds([one], [one], [3])
-    for limits in ([(1, 0)], [(0, 3)], [(-1, 1)], []):
-        with pytest.raises(
-            InvalidArgumentError, match="limits must be for each group two numbers from 0 to the number"
-        ):
-            best_splits([one], [one], limits=limits)
-    with pytest.raises(InvalidArgumentError, match=r"seconds must be finite and at least 0, got -1\.0"):
-        groups_by_load([-1.0], 2)
-    with pytest.raises(InvalidArgumentError, match="devices must be an integer of at least 1, got 0"):
-        groups_by_load([1.0], 0)
-    with pytest.raises(InvalidArgumentError, match="length must be an integer of at least 1, got 0"):
-        even_bounds(0, 2)
-    with pytest.raises(InvalidArgumentError, match="open_groups must be an integer of at least 1, got 0"):
-        best_splits([one], [one], open_groups=0)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.schedules.outlines import pipelined
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.validator import faults
@@ -276,9 +275,3 @@ def test_what_cannot_be_an_outline_is_refused():
         PipeTGLOutline(staleness=2).of(2)
     with pytest.raises(InvalidArgumentError, match="ranks must be a multiple of 2 copies times 1 lanes, got 3; let ep"):
         copies(1, 1, 2).outline().length(3)
-    with pytest.raises(InvalidArgumentError, match="staleness must be left out with weights, got 1; leave it out"):
-        PipeTGLOutline(staleness=1, sends="weights_and_moments")
-    with pytest.raises(InvalidArgumentError, match="sends must be one of 'gradients', 'weights_and_moments'"):
-        PipeTGLOutline(sends="gradient")
-    with pytest.raises(InvalidArgumentError, match="micro_batches must be an integer of at least 1, got 0"):
-        pipelined(0)

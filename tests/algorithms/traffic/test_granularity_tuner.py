@@ -84,15 +84,6 @@ def test_without_choice_there_is_no_trial():
     assert tuner.best == 1
 
 
-def test_times_of_another_length_are_refused():
-    tuner = GranularityTuner(1, warm_up=0, profile=1, trial=1, largest=2)
-    tuner.record(1.0)
-    tuner.propose(1)
-    with pytest.raises(InvalidArgumentError) as refused:
-        tuner.compare([1.0])
-    assert str(refused.value) == "times must be 2 values, got 1; give one for each recorded"
-
-
 @pytest.mark.parametrize("name", ["profile", "trial", "largest"])
 def test_counts_below_one_are_refused(name):
     with pytest.raises(InvalidArgumentError, match=f"{name} must be an integer of at least 1, got 0"):
