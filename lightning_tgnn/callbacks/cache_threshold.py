@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
-from lightning_tgnn.callbacks.only_one import check_only_one
+from lightning_tgnn.callbacks.monitor import check_only_one
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.runner import PlanRunner
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lightning_tgnn.callbacks.figures.exchange_figures import Counts, exchange_figures, residual_figure
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
-from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
+from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.types import EventBatch, NodeStateTask, has_stages
 from lightning_tgnn.types.layout import STATE

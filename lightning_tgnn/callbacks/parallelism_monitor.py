@@ -19,7 +19,7 @@ from lightning_tgnn.callbacks.figures.parallelism_figures import (
     parallelism_figures,
     spread_of_gradients,
 )
-from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
+from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import ServedCounts, StateStore
 

@@ -19,7 +19,7 @@ from lightning_tgnn.callbacks.figures.snapshot_figures import (
     sums_of_snapshots,
 )
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
-from lightning_tgnn.callbacks.windowed_monitor import WindowedMonitor
+from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import StepTraffic
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter, OperatorCall
 from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner

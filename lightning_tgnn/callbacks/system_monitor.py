@@ -14,8 +14,7 @@ from lightning_tgnn.callbacks.figures.distributions import log_memory, log_score
 from lightning_tgnn.callbacks.figures.latest_embeddings import LatestEmbeddings, keeping
 from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
 from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
-from lightning_tgnn.callbacks.only_one import check_only_one
-from lightning_tgnn.callbacks.recorded_steps import RecordedSteps
+from lightning_tgnn.callbacks.monitor import Monitor, check_only_one
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
@@ -32,7 +31,7 @@ from lightning_tgnn.types import (
 _WINDOW = 50  # where nothing says how often to log
 
 
-class SystemMonitor(RecordedSteps):
+class SystemMonitor(Monitor):
     """Logs, beside the losses and metrics of the task, what training costs and what node memory and scores look like.
 
     Over windows of training steps, added up over the ranks:
@@ -71,7 +70,6 @@ class SystemMonitor(RecordedSteps):
         check_int("points", points, minimum=0, cure="give nodes for the projector, for example 1000, or 0 for none")
         super().__init__()
         self.every_n_steps = every_n_steps
-        self.latest: dict[str, float] = {}
         self.seconds: Counter[str] = Counter()
         self._points = points
         self._embeddings = LatestEmbeddings(max(points, 1))
@@ -135,9 +133,7 @@ class SystemMonitor(RecordedSteps):
         idle = {f"time/{stage}": 0.0 for stage in STAGES if stage in self.seconds}
         self.latest = idle | system_figures(summed, ranks, steps)
         self.seconds.update(stage_totals(summed, ranks))
-        if trainer.is_global_zero:
-            for logger in trainer.loggers:
-                logger.log_metrics(self.latest, step=trainer.global_step)
+        self.log_latest(trainer)
 
     @override
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

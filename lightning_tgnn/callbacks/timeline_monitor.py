@@ -14,7 +14,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.callbacks.figures.distributions import over_ranks
 from lightning_tgnn.callbacks.figures.tensorboard_writers import FigureWriter, writers_of
-from lightning_tgnn.callbacks.recorded_steps import RecordedSteps
+from lightning_tgnn.callbacks.monitor import Monitor
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
@@ -25,7 +25,7 @@ _PICTURED = 16  # ranks
 _Bars = list[tuple[str, int, float, float]]
 
 
-class TimelineMonitor(RecordedSteps):
+class TimelineMonitor(Monitor):
     """Records the stages of some consecutive training steps of every rank, once in a fit.
 
     TensorBoard gets a picture, ``name``, of the first 16 ranks, which `lightning-tgnn report` shows as well; the
