@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from lightning_tgnn.callbacks.figures.parallelism_figures import Factors, parallelism_figures, spread_of_gradients
+from lightning_tgnn.callbacks.parallelism_monitor import Factors, parallelism_figures, spread_of_gradients
 
 
 def square(vector):

@@ -18,8 +18,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.fit import resuming_cli
-from lightning_tgnn.commands.fit.resuming_cli import RunSettings
-from lightning_tgnn.commands.fit.saved_task import saved_task
+from lightning_tgnn.commands.fit.resuming_cli import RunSettings, saved_task
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -10,9 +10,8 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, in_order, mean_gradients
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
-from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
-from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.commands.simulate.given_costs import read_costs, read_link
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan, strategies
 from lightning_tgnn.types import RankLayout

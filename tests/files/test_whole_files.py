@@ -19,8 +19,8 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 from lightning_tgnn import CDFGNNStrategy, FullGraphDataModule, LinkPrediction, NodeClassification, Predictor
 from lightning_tgnn import TemporalDataModule as Events
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError, refusal
-from lightning_tgnn.commands.data.stream_figure import save_stream_figure
-from lightning_tgnn.commands.partition.node_report import save_heat_map
+from lightning_tgnn.commands.data.inspect import save_stream_figure
+from lightning_tgnn.commands.partition.nodes import save_heat_map
 from lightning_tgnn.files import unpack as unpack_module
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition

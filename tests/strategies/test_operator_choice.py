@@ -11,9 +11,9 @@ from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Operator, 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel
 from lightning_tgnn.algorithms.schedules.snapshot_operators import orders_beside
 from lightning_tgnn.models.recurrent.operators import SnapshotOperators
-from lightning_tgnn.strategies.parts.contention import rates_of_processes
 from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators, OrderChoice
+from lightning_tgnn.strategies.parts.snapshot_memory import rates_of_processes
 
 RATES = ((0.5, 1.0), (1.0, 0.5))
 SIZES = np.array([10.0, 10.0, 10.0, 1000.0]), np.array([100.0, 100.0, 100.0, 0.0]), np.zeros(4)

@@ -27,8 +27,7 @@ from lightning_tgnn import (
     VertexPartitionStrategy,
 )
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin, SnapshotGroups, WholeGraph
-from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts import (
     GroupPipeline,

@@ -10,8 +10,7 @@ from lightning.pytorch.profilers import PyTorchProfiler
 
 from lightning_tgnn import CDFGNNStrategy, DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.flat_state import FlatState

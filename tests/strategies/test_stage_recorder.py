@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.callbacks.figures.latest_embeddings import Embedded, LatestEmbeddings
+from lightning_tgnn.callbacks.system_monitor import Embedded, LatestEmbeddings
 from lightning_tgnn.strategies.stage_recorder import DeviceClock, HostClock, StageRecorder, clock_of
 from lightning_tgnn.types import Stages
 

@@ -15,9 +15,8 @@ from lightning_tgnn.algorithms.schedules import (
     WholeGraph,
 )
 from lightning_tgnn.algorithms.schedules.links import Link, Links
-from lightning_tgnn.algorithms.schedules.programs import programs
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
-from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.strategies.parts import (

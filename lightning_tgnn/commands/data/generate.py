@@ -9,7 +9,7 @@ from pathlib import Path
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import generate_stream
-from lightning_tgnn.data.sources.csv_file import write_csv
+from lightning_tgnn.data.sources.convert import write_csv
 from lightning_tgnn.data.streams.kept_adjacency import save_with_adjacency
 
 _DESCRIPTION = """Draw a synthetic stream; the same options give the same stream.

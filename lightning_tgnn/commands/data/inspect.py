@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table as PrintedTable
 
-from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, largest_batch, share_lost
+from lightning_tgnn.algorithms.streams.information_loss import BUSIEST, MAX_LOSS, LossByKind, largest_batch, share_lost
 from lightning_tgnn.algorithms.streams.large_columns import Table, burstiness, in_pieces, summary
-from lightning_tgnn.algorithms.streams.stream_statistics import NodeCounts, count_statistics, repetition_statistics
+from lightning_tgnn.algorithms.streams.node_ends import consecutive_ends
+from lightning_tgnn.algorithms.streams.stream_statistics import (
+    NodeCounts,
+    PairCounts,
+    count_statistics,
+    repeated_pairs,
+    repetition_statistics,
+)
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
 from lightning_tgnn.commands.data.inspect_snapshots import SnapshotCutOptions, inspect_snapshots
-from lightning_tgnn.commands.data.sorted_columns import AT_ONCE, SortedColumns, sort_columns
-from lightning_tgnn.commands.data.stream_figure import save_stream_figure
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.data import EventStore
@@ -28,8 +34,83 @@ from lightning_tgnn.data.sources.open_events import read_source
 from lightning_tgnn.data.standardize import Moments
 from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.split_stream import tie_notice
+from lightning_tgnn.files.npy_file import NpyWriter, map_npy
 from lightning_tgnn.files.scratch_folder import ScratchFolder
-from lightning_tgnn.files.whole import write_text, writing_to
+from lightning_tgnn.files.whole import new_file, write_text, writing_to
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+AT_ONCE = 1 << 23
+"""Entries that are sorted together: some hundred megabytes."""
+_BEFORE_TEST = 0.85
+
+_Piece = TypeVar("_Piece", bound="tuple[np.ndarray, ...]")
+
+
+@dataclass(frozen=True)
+class SortedColumns:
+    """What sorting has brought, in mapped files.
+
+    Attributes:
+        gaps: float64, the times between consecutive events of the stream, of a node (either end) and of a pair.
+        distances: How many events lie between consecutive events of a node, plus one; 0 for a self loop.
+        losses: What batches lose.
+        pairs: How many pairs there are.
+    """
+
+    gaps: dict[str, np.ndarray]
+    distances: np.ndarray
+    losses: LossByKind
+    pairs: PairCounts
+
+
+def sort_columns(
+    store: EventStore, nodes: NodeCounts, sizes: Sequence[int], folder: Path, at_once: int = AT_ONCE
+) -> SortedColumns:
+    """Sort a stream by node and by pair, a part at a time, and write what follows into files.
+
+    Args:
+        store: The stream, of nodes within its range.
+        nodes: Its counts by node.
+        sizes: Of the batches whose loss is wanted, in events.
+        folder: Of the files; has to exist, and to stay as long as what is returned.
+        at_once: Entries that are sorted together.
+    """
+    src, dst, time = store.src.numpy(), store.dst.numpy(), store.time.numpy()
+    losses, pairs = LossByKind(nodes.node, sizes, BUSIEST), PairCounts()
+    with NpyWriter(folder / "stream.npy", np.float64) as between:
+        for begin in range(0, len(time), at_once):
+            between.append(np.diff(time[begin : begin + at_once + 1]))
+    ends = consecutive_ends(src, dst, nodes.node, at_once)
+    with (
+        NpyWriter(folder / "node.npy", np.float64) as between,
+        NpyWriter(folder / "distances.npy", np.min_scalar_type(len(time))) as distances,
+    ):
+        for own, before, after in _shown(ends, 2 * len(time), at_once, "sorting by node"):
+            between.append(time[after] - time[before])
+            distances.append(after - before)
+            losses.add(own, after - before)
+    test_start, by_pair = int(_BEFORE_TEST * len(time)), repeated_pairs(src, dst, store.num_nodes, at_once)
+    with NpyWriter(folder / "pair.npy", np.float64) as between:
+        for events, is_first in _shown(by_pair, len(time), at_once, "sorting by pair"):
+            pairs.add(events, is_first, test_start)
+            between.append(np.diff(time[events])[~is_first[1:]])
+    gaps = {name: np.asarray(map_npy(folder / f"{name}.npy")) for name in ("stream", "node", "pair")}
+    return SortedColumns(gaps, np.asarray(map_npy(folder / "distances.npy")), losses, pairs)
+
+
+def _shown(pieces: Iterator[_Piece], total: int, at_once: int, what: str) -> Iterator[_Piece]:
+    """Show on standard error how far it is, where that takes more than one piece."""
+    if total <= at_once:
+        yield from pieces
+        return
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{what}: {total:,} entries", total=total)
+        for piece in pieces:
+            yield piece
+            progress.advance(task, len(piece[0]))
+
 
 _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times between events, useful batches.
 
@@ -227,3 +308,63 @@ def _text(value: float) -> str:
         return f"{int(value):,}"
     digits = 0 if abs(value) >= 1000 else 2 if abs(value) >= 10 else 4
     return f"{value:,.{digits}f}"
+
+
+_BINS = 120
+_GAP_BINS = 60
+_GAP_LABELS = {"stream": "of the stream", "node": "of a node", "pair": "of a pair"}
+
+
+def save_stream_figure(
+    path: Path, time: np.ndarray, degrees: dict[str, np.ndarray], gaps: dict[str, np.ndarray]
+) -> None:
+    """Write the picture of a stream as a PNG. Columns of events are read piece by piece.
+
+    Args:
+        path: The file.
+        time: float64 [E], non-decreasing.
+        degrees: The events per node as a source, as a destination and as either.
+        gaps: The times between consecutive events of the stream, of a node and of a pair.
+    """
+    from matplotlib.figure import Figure  # takes a moment and is needed nowhere else
+
+    figure = Figure(figsize=(13, 3.6), layout="constrained")
+    over_time, of_nodes, between = figure.subplots(1, 3)
+    edges = np.histogram_bin_edges(np.array([0.0, time[-1] - time[0]]), _BINS)
+    over_time.stairs(_counted(time, edges + time[0]), edges, fill=True, color="tab:blue")
+    over_time.set(title="Events over time", xlabel="time since the first event", ylabel="events")
+    _draw_degrees(of_nodes, degrees)
+    _draw_gaps(between, gaps)
+    with new_file(path) as partial:
+        figure.savefig(partial, dpi=110, format="png")
+
+
+def _counted(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return how many of the values are in each bin."""
+    counts = np.zeros(len(edges) - 1, np.int64)
+    for part in in_pieces(values):
+        counts += np.histogram(part, edges)[0]
+    return counts
+
+
+def _draw_degrees(axes: Axes, counts: dict[str, np.ndarray]) -> None:
+    for name, values in counts.items():
+        degree, nodes = np.unique(values, return_counts=True)
+        at_least = nodes[::-1].cumsum()[::-1] / len(values)
+        axes.step(degree, at_least, where="pre", label=f"as {name}" if name != "node" else "as either")
+    axes.set(title="Degrees", xlabel="events of a node", ylabel="share of nodes with at least so many")
+    axes.set(xscale="log", yscale="log")
+    axes.legend()
+
+
+def _draw_gaps(axes: Axes, found: dict[str, np.ndarray]) -> None:
+    there = {name: values for name, values in found.items() if len(values) and values.max() > 0}
+    if there:
+        low = min(float(part[part > 0].min(initial=np.inf)) for values in there.values() for part in in_pieces(values))
+        high = max(float(values.max()) for values in there.values())
+        edges = np.geomspace(low, max(high, low * 10), _GAP_BINS)
+        for name, values in there.items():
+            axes.stairs(_counted(values, edges) / len(values), edges, label=_GAP_LABELS[name])
+        axes.legend()
+        axes.set_xscale("log")
+    axes.set(title="Time between consecutive events", xlabel="time, where above 0", ylabel="share")

@@ -1,8 +1,9 @@
-"""The loader of event batches: iterable, sized, resumable."""
+"""The loader of event batches: iterable, sized, resumable; it announces ahead which rows batches read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
-from lightning_tgnn.data.batches.announcements import made_ahead
 from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
 from lightning_tgnn.data.batches.prefetch import prefetched
@@ -324,3 +324,43 @@ def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
             batch = replace(batch, shared=told)
         yield batch
         batch = following
+
+
+Made = Future[list[EventBatch]]
+
+
+def made_ahead(
+    make: Callable[[_In], list[EventBatch]],
+    inputs: Iterable[_In],
+    announcer: RowAnnouncer | None,
+    *,
+    ahead: int,
+    workers: int,
+) -> Iterator[list[EventBatch]]:
+    """Yield what is made of each input, announced if all ranks make batches ahead: then all as many as one of them.
+
+    Args:
+        make: Returns the batches of a turn of all ranks, of which the first reads.
+        inputs: What to make them of.
+        announcer: Tells the ranks what is read; None where nobody does.
+        ahead: As for `prefetched`.
+        workers: As for `prefetched`.
+    """
+    agreed = 0 if announcer is None else announcer.agreed(ahead if workers else 0)
+    if announcer is None or not agreed:
+        return prefetched(make, inputs, ahead=ahead, workers=workers)
+
+    def then(made: Made) -> Made:
+        return announcer.submit(lambda: _announced(made, announcer))
+
+    return prefetched(make, inputs, ahead=agreed, workers=workers, then=then)
+
+
+def _announced(made: Made, announcer: RowAnnouncer) -> list[EventBatch]:
+    try:
+        first, *later = made.result()
+    except BaseException:
+        announcer.decline()  # the others, which may not even train on theirs, do not wait for it
+        raise
+    rows = announcer.announce(first.nodes, first.shared.changed)
+    return [replace(first, shared=replace(first.shared, announced=rows)), *later]

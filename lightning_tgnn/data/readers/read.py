@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path, refusal
-from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, uses_names
+from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, refuse_names_as_ids, roles_of, uses_names
 from lightning_tgnn.data.readers.culprit import check_text_ids
+from lightning_tgnn.data.readers.frame import read_frame
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
-from lightning_tgnn.data.readers.parquet import is_parquet, read_parquet
 from lightning_tgnn.data.readers.parse import parse, with_levels
-from lightning_tgnn.data.readers.snap import snap_table
-from lightning_tgnn.data.readers.table import Table, find_delimiter, is_time, split
+from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_delimiter, find_rows, is_time, split
 from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
 from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
 from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
@@ -164,3 +164,87 @@ def _find_table(head: Head, format: str, columns: Mapping[str, Any] | None) -> T
     if format == "jodie":
         return jodie_table(head)
     return snap_table(head, columns) if format == "snap" else csv_table(head, columns)
+
+
+_MAGIC = b"PAR1"
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether ``path`` is a file that begins as Parquet does."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def read_parquet(
+    path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int = LONGEST_ID
+) -> EventStore:
+    """Return the events of a Parquet file; see `read_frame`.
+
+    Raises:
+        InvalidArgumentError: pyarrow is not installed.
+        DataError: The file is damaged, or holds something that must not be trained on.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        cure = "pip install pyarrow, or write the table as CSV"
+        raise InvalidArgumentError(refusal(str(path), "no Parquet file without pyarrow", path.name, cure)) from error
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read()
+            if len(table) != file.metadata.num_rows:
+                raise ValueError(f"{len(table)} rows, where it says {file.metadata.num_rows}")
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        cure = "it was cut short or damaged: write, copy or download it again"
+        raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
+    return read_frame(table, columns=columns, bipartite=bipartite, longest_id=longest_id, name=str(path))
+
+
+# KONECT's files look the same and begin so, but their third column is a weight.
+_KONECT = re.compile(r"%\s*(sym|asym|bip)\b")
+
+
+def snap_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
+    """Return the table of a file in SNAP's form.
+
+    Args:
+        head: Its first row.
+        columns: Roles to positions; None for source, destination, time and features in this order.
+
+    Raises:
+        DataError: The first row has too few columns or no time, or the file is KONECT's and ``columns`` is None.
+    """
+    rows = find_rows(head, None, has_header=False)
+    if columns is None:
+        _refuse_konect(head)
+        _refuse_no_time(rows)
+        roles = Roles(src=0, dst=1, time=2, edge_features=tuple(range(3, rows.width)))
+    else:
+        roles = roles_of(columns, rows)
+    refuse_names_as_ids(rows, roles)
+    return Table(rows, roles)
+
+
+def _refuse_konect(head: Head) -> None:
+    konect = _KONECT.match(head.comment)
+    if konect:
+        apart = ", bipartite=True" if konect[1] == "bip" else ""
+        cure = f"give columns={{'src': 0, 'dst': 1, 'edge_features': [2], 'time': 3}}{apart}"
+        received = f"KONECT's src dst weight time (it begins {head.comment!r})"
+        raise DataError(refusal(str(head.path), "src dst time", received, cure))
+
+
+def _refuse_no_time(rows: Rows) -> None:
+    where = f"{rows.path}, line {rows.first_line}"
+    if rows.width < 3:
+        cure = "give the events their times; a graph without times is not a stream"
+        raise DataError(refusal(where, "src dst time", f"{rows.width} column(s): {' '.join(rows.first)[:80]}", cure))
+    if not is_time(rows.first[2]):
+        cure = "start a heading with #, or give format='csv' and columns"
+        raise DataError(refusal(f"{where}: time (column 2, counted from 0)", "a number or a date", rows.first[2], cure))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
-from lightning_tgnn.checks import check_path
+from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.readers.culprit import check_text_ids
 from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks, with_levels
 from lightning_tgnn.data.readers.read import check_arguments, open_table
@@ -26,6 +26,7 @@ from lightning_tgnn.data.streams.node_ids import LONGEST_ID, NodeNumbering
 from lightning_tgnn.data.streams.store_manifest import write_manifest
 from lightning_tgnn.files.new_folder import check_new, new_folder
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, pieces
+from lightning_tgnn.files.whole import new_file
 
 _ORDERED_AT_ONCE = 1 << 22
 Report = Callable[[int], None]
@@ -194,3 +195,36 @@ def rows_of(array: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the rows of an array, some millions of values at a time."""
     for piece in pieces(len(array), array[:1].size):
         yield array[piece]
+
+
+def write_csv(store: EventStore, path: Path) -> Path:
+    """Write a stream, in the users' ids, to a new file, which appears only when it is complete.
+
+    Its header is ``src,dst,time``, then ``label`` and ``feature_0, …`` where the store has them.
+
+    Raises:
+        InvalidArgumentError: The file exists or cannot be written, or the store has what a CSV of events cannot hold.
+    """
+    if path.exists():
+        raise InvalidArgumentError(refusal("output", "a new file", str(path), "choose another or remove it"))
+    if store.node_features is not None or (store.labels is not None and store.labels.ndim > 1):
+        received = "node features or several labels per event"
+        raise InvalidArgumentError(refusal("output", "a folder for such a stream", received, "drop .csv"))
+    with new_file(path) as partial:
+        _write(store, partial)
+    return path
+
+
+def _write(store: EventStore, path: Path) -> None:
+    import pandas as pd
+
+    ids = np.arange(store.num_nodes) if store.node_ids is None else store.node_ids
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for piece in pieces(len(store), 3 + store.edge_feature_dim):
+            columns = {"src": ids[store.src[piece]], "dst": ids[store.dst[piece]], "time": store.time[piece]}
+            if store.labels is not None:
+                columns["label"] = store.labels[piece]
+            if store.edge_features is not None:
+                features = store.edge_features[piece].numpy()
+                columns |= {f"feature_{i}": features[:, i] for i in range(features.shape[1])}
+            pd.DataFrame(columns).to_csv(file, header=not piece.start, index=False, lineterminator="\n")

@@ -3,7 +3,7 @@
 from graphlib import TopologicalSorter
 from itertools import pairwise
 
-from lightning_tgnn.algorithms.schedules.programs import programs
+from lightning_tgnn.algorithms.schedules.validator import programs
 from lightning_tgnn.types.outline import MEETINGS
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
-from lightning_tgnn.algorithms.schedules.programs import programs
-from lightning_tgnn.algorithms.schedules.validator import faults
+from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass
 from lightning_tgnn.types.outline import After, Reads

@@ -17,8 +17,7 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_stream, read_events
 from lightning_tgnn.data.readers import parse as parse_module
 from lightning_tgnn.data.sources import convert as convert_module
-from lightning_tgnn.data.sources.convert import convert_text, is_text_file
-from lightning_tgnn.data.sources.csv_file import write_csv
+from lightning_tgnn.data.sources.convert import convert_text, is_text_file, write_csv
 from lightning_tgnn.data.streams.kept_adjacency import save_with_adjacency
 from tests.data.disks import files_below, nobody
 

@@ -11,7 +11,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.comm import PeerFailureError
-from lightning_tgnn.data.batches.announcements import made_ahead
+from lightning_tgnn.data.batches.loader import made_ahead
 from lightning_tgnn.state.nodes.announcer import Announcer
 from lightning_tgnn.strategies.parts import pipelined_order
 from lightning_tgnn.types import SharedBatch

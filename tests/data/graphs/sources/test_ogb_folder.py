@@ -35,8 +35,7 @@ def graph():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("piece", [1 << 22, 96])
 def test_both_forms_give_the_graph(tmp_path, graph, form, piece, monkeypatch):
-    for module in ("ogb_tables", "ogb_folder"):
-        monkeypatch.setattr(f"lightning_tgnn.data.graphs.sources.{module}._VALUES_PER_PIECE", piece)
+    monkeypatch.setattr("lightning_tgnn.data.graphs.sources.ogb_folder._VALUES_PER_PIECE", piece)
     found = opened(write_ogb(tmp_path / "set", graph, **FORMS[form]))
     same(found, graph)
     assert torch.equal(found.src.long(), graph.src)
