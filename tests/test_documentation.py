@@ -15,8 +15,12 @@ from torch.distributed.run import get_args_parser
 import lightning_tgnn
 from lightning_tgnn import callbacks, strategies
 from lightning_tgnn.__main__ import main
+from lightning_tgnn.compat.registry import STRATEGIES
+from lightning_tgnn.models.memory.zoo import MODEL_NAMES
+from lightning_tgnn.models.recurrent.zoo import RECURRENT_MODELS
 from lightning_tgnn.strategies import parts
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
+from lightning_tgnn.tasks.node_classification import GRAPH_MODELS
 from tests.pages import EXAMPLES, PAGES, ROOT, blocks, fill
 
 RUN_IN_PROCESS = [block for block in blocks("python") if not block.file and not block.starts_processes]
@@ -224,6 +228,19 @@ def own_options(strategy):
     own = {one.name: one.default for one in arguments if one.name != "options"}
     shown = {name: f'"{default}"' if isinstance(default, str) else repr(default) for name, default in own.items()}
     return {name: "required" if own[name] is inspect.Parameter.empty else f"`{text}`" for name, text in shown.items()}
+
+
+def test_strategies_and_models_are_on_the_pages_that_list_them():
+    kinds = {one.kind for one in STRATEGIES.values()} | {"PlannedStrategy"}
+    assert set(strategies.__all__) == kinds
+    listed = PAGES["docs/strategies/index.md"]
+    assert [name for name in STRATEGIES if f"`{name}`" not in listed] == []
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / "strategies").glob("*.md")]
+    assert [page for page in pages if page not in navigation] == []
+    for page in ("docs/models.md", "docs/security.md"):
+        names = (*MODEL_NAMES, *RECURRENT_MODELS, *GRAPH_MODELS)
+        assert [name for name in names if not re.search(rf"\b{name}\b", PAGES[page])] == []
 
 
 @pytest.mark.parametrize("name", strategies.__all__)

@@ -21,6 +21,8 @@ class Embedding(nn.Module):
     """Turns node states into embeddings of the roots. Subclasses define `forward`.
 
     Attributes:
+        sampled_roots: Roots whose neighbours are in the batch; with ``"none"`` S is 0 there. Empty places point at the
+            root itself; see `lightning_tgnn.types.EventBatch`.
         reads_memory_time: Whether embeddings depend on the times of the nodes' latest events.
     """
 
