@@ -226,8 +226,6 @@ def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict
     """
     from torch.distributed.checkpoint import CheckpointException, save
 
-    from lightning_tgnn.strategies.parts.collective_save import PartWriter, RowPlanner
-
     writer = PartWriter(folder)
     rows = {name: own for name, own in split.rows.items() if own.rows.numel()}
     try:
