@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
+from lightning_tgnn.checks import DataError, RowError, check_choice, refusal
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.frame import without_row_numbers
 from lightning_tgnn.data.readers.frame_columns import Column
-from lightning_tgnn.data.readers.parse import exact_numbers, one_hot
-from lightning_tgnn.data.readers.table import iterate, level_name, to_number
+from lightning_tgnn.data.readers.rows import iterate, to_number
+from lightning_tgnn.data.readers.table import level_name, one_hot
 from lightning_tgnn.data.readers.text_file import open_text
 from lightning_tgnn.files.whole import new_file
 
@@ -35,19 +35,12 @@ def check_suffix(argument: str, path: str | Path) -> str:
     """Return the format of a table by the ending of its name.
 
     Raises:
-        InvalidArgumentError: The ending is none of ``.csv``, ``.csv.gz`` and ``.parquet``, or pyarrow is missing.
+        InvalidArgumentError: The ending is none of ``.csv``, ``.csv.gz`` and ``.parquet``.
     """
     found = Path(path).suffixes[-1:]
     if [name.lower() for name in Path(path).suffixes[-2:]] == [".csv", ".gz"]:
         found = [_PACKED]
-    suffix = check_choice(f"the ending of {argument}", "".join(found).lower(), _SUFFIXES)
-    if suffix == PARQUET:
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            cure = "pip install pyarrow, or use .csv"
-            raise InvalidArgumentError(refusal(argument, "readable with pyarrow installed", str(path), cure)) from None
-    return suffix
+    return check_choice(f"the ending of {argument}", "".join(found).lower(), _SUFFIXES)
 
 
 def check_table(argument: str, path: str | Path) -> str:
@@ -55,7 +48,7 @@ def check_table(argument: str, path: str | Path) -> str:
 
     Raises:
         DataError: The file does not exist.
-        InvalidArgumentError: The ending of the name is none of those, or pyarrow is missing.
+        InvalidArgumentError: The name has another ending.
     """
     suffix = check_suffix(argument, path)
     if not Path(path).is_file():
@@ -132,7 +125,7 @@ def _csv_pieces(
     if len(set(header)) < len(header):
         raise ValueError(f"a column twice in {header}")  # pandas would rename the second
     called, times = _called(header, names), _Times(path)
-    read: dict[str, Any] = {"chunksize": rows, "index_col": False} | exact_numbers() | options
+    read: dict[str, Any] = {"chunksize": rows, "index_col": False} | _exact_numbers() | options
     with open_text(path) as lines, pd.read_csv(lines, **read) as pieces:
         while (piece := _next(pieces)) is not None:
             # pandas fills short rows up, which shows in the last column.
@@ -140,6 +133,14 @@ def _csv_pieces(
                 _refuse_short_rows(path, len(header))
             piece = piece.fillna(dict.fromkeys({*texts} & {*piece.columns}, ""))
             yield _renamed(times.read(_renamed(piece, called)), called) if called else times.read(piece)
+
+
+def _exact_numbers() -> dict[str, Any]:
+    """Return the option that lets pandas read every number as Python does: from 3.1 on it does, and deprecates it."""
+    import pandas as pd
+
+    version = tuple(int(number) for number in pd.__version__.split(".")[:2])
+    return {"float_precision": "round_trip"} if version < (3, 1) else {}
 
 
 def _next(pieces: Iterator[pd.DataFrame]) -> pd.DataFrame | None:

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.readers import parse as parse_module
 from lightning_tgnn.data.readers import read_events
-from lightning_tgnn.data.readers.frame import read_frame
-from lightning_tgnn.data.sources.convert import convert_text
+from lightning_tgnn.data.readers.frame import frame_table
+from lightning_tgnn.data.sources.convert import convert_events
 from lightning_tgnn.data.streams.event_store import EventStore
+from tests.data.small_pieces import in_pieces
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="no real data: set LIGHTNING_TGNN_DATA to its folder")
@@ -41,7 +42,7 @@ def write(tmp_path):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Let every chunk hold one to three rows, so that what spans chunks is seen."""
-    monkeypatch.setattr(parse_module, "_CELLS_PER_CHUNK", 8)
+    monkeypatch.setattr(parse_module, "_cells", in_pieces(2))
 
 
 def edges(store: EventStore) -> list[tuple]:
@@ -213,7 +214,7 @@ def test_dates_are_seconds_since_1970_in_utc(write, tmp_path, form, date, second
     text = text.replace(",", " ").partition("\n")[2] if form == "snap" else text
     store = read_events(write(text))
     assert store.time.tolist() == [seconds, 4102358400]
-    assert convert_text(tmp_path / "events", tmp_path / "store").time.tolist() == store.time.tolist()
+    assert convert_events(tmp_path / "events", tmp_path / "store").time.tolist() == store.time.tolist()
 
 
 def test_a_date_without_a_zone_is_of_utc_whatever_was_before_it(write):
@@ -228,7 +229,7 @@ def test_a_date_without_a_zone_is_of_utc_whatever_was_before_it(write):
 def test_dates_read_as_those_of_a_data_frame(write):
     times = pd.date_range("2020-01-01", periods=50, freq="37min17s", tz="Europe/Vienna")
     frame = pd.DataFrame({"src": "a", "dst": "b", "time": times})
-    store, expected = read_events(write(frame.to_csv(index=False))), read_frame(frame)
+    store, expected = read_events(write(frame.to_csv(index=False))), frame_table(frame).store()
     assert torch.equal(store.time, expected.time)
     by_place = read_events(write(frame.to_csv(index=False, header=False)), columns=POSITIONS)
     assert torch.equal(by_place.time, expected.time)
@@ -242,9 +243,9 @@ def test_columns_that_nothing_reads_are_named(write, tmp_path):
         with pytest.warns(UserWarning, match=message):
             read_events(path, columns=chosen)
         with pytest.warns(UserWarning, match=message):
-            convert_text(path, tmp_path / f"store{len(unused)}", columns=chosen)
+            convert_events(path, tmp_path / f"store{len(unused)}", columns=chosen)
         with pytest.warns(UserWarning, match="the DataFrame: " + message):
-            read_frame(pd.read_csv(path), columns=chosen)
+            frame_table(pd.read_csv(path), columns=chosen).store()
     with pytest.warns(UserWarning, match=r"the column\(s\) 3, counted from 0; to"):
         read_events(write("1 2 3 4\n"), columns=POSITIONS)
 
@@ -252,9 +253,9 @@ def test_columns_that_nothing_reads_are_named(write, tmp_path):
 def test_edge_features_keep_their_names(write, tmp_path):
     columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": "rest"}
     path = write("src,dst,b,time,a\n1,2,5,3,4\n")
-    store = convert_text(path, tmp_path / "store", columns=columns)
+    store = convert_events(path, tmp_path / "store", columns=columns)
     assert store.edge_feature_names == read_events(path, columns=columns).edge_feature_names == ("b", "a")
-    assert read_frame(pd.read_csv(path), columns=columns).edge_feature_names == ("b", "a")
+    assert frame_table(pd.read_csv(path), columns=columns).store().edge_feature_names == ("b", "a")
     jodie = "user_id,item_id,timestamp,state_label,u,v\n1,2,3,0,5,6\n"
     assert read_events(write(jodie)).edge_feature_names == ("u", "v")
     for text in (JODIE_HEADER + "1,2,3,0,5,6\n", "1 2 3 4\n", jodie.replace("u,v", "u,u"), "1,2,3,0\n"):
@@ -460,8 +461,24 @@ def test_times_that_are_no_dates_among_dates(write, text, line, received):
     refused(write("src,dst,time\n" + rows), where, "a date, as in the first row", received, "or all as dates")
 
 
-def test_what_pandas_alone_refuses_is_refused_too(write):
-    refused(write("1 2 99999999999999999999\n"), "events must be a table that pandas can read", "19 digits")
+def test_a_number_of_many_digits_is_the_nearest_float64(write):
+    assert edges(read_events(write("1 2 99999999999999999999\n"))) == [(1, 2, 1e20)]
+
+
+def test_a_quote_that_opens_in_the_last_column_swallows_no_row(write, tmp_path):
+    rows = "".join(f"1,2,{time},x\n" for time in range(5))
+    for note in ('"x\nin two lines"', '"x\r\n"'):
+        assert len(read_events(write(f"src,dst,time,note\n{rows}3,4,5,{note}\n"))) == 6
+    refused(
+        write(f'src,dst,time,note\n{rows}3,4,5,"x\n{rows}'), "line 7 must be a row", "never closed", "close the quo"
+    )
+
+
+def test_blanks_before_quotes_anywhere(write, small_chunks):
+    text = 'src,dst,time,note\na,"b, c",1,x\n"b, c", "d ""e"" f",2, "y\nz"\n a ,b,3,"p "" q"\n\n'
+    store = read_events(write(text))
+    assert edges(store) == [("a", "b, c", 1.0), ("b, c", 'd "e" f', 2.0), ("a", "b", 3.0)]
+    refused(write(text + "a,b,4\n"), "line 7 must be a row of 4 columns", "3 column")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -737,9 +754,9 @@ def plain_numbers(rows, apart):
 
 @pytest.mark.filterwarnings("ignore:events were not sorted")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=streams(), form=st.sampled_from(["csv", "snap"]), apart=st.booleans(), cells=st.sampled_from([1, 8, 1000]))
-def test_equals_a_plain_reading(tmp_path, monkeypatch, rows, form, apart, cells):
-    monkeypatch.setattr(parse_module, "_CELLS_PER_CHUNK", cells)
+@given(rows=streams(), form=st.sampled_from(["csv", "snap"]), apart=st.booleans(), size=st.sampled_from([1, 8, 1000]))
+def test_equals_a_plain_reading(tmp_path, monkeypatch, rows, form, apart, size):
+    monkeypatch.setattr(parse_module, "_cells", in_pieces(size))
     if form == "snap":
         rows = [(*(re.sub(r"[ #%]", "_", i) if isinstance(i, str) else i for i in row[:2]), *row[2:]) for row in rows]
     path = tmp_path / "events"

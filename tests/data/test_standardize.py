@@ -21,7 +21,7 @@ from lightning_tgnn import (
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError
 from lightning_tgnn.data.graphs.graph import Graph
-from lightning_tgnn.data.sources.convert import convert_text
+from lightning_tgnn.data.sources.convert import convert_events
 from lightning_tgnn.data.sources.open_events import read_source
 from lightning_tgnn.data.standardize import Moments, standardization_of
 from lightning_tgnn.serving.tables import by_name
@@ -227,7 +227,7 @@ def test_categories_are_features_of_0_and_1(tmp_path):
     for store in (
         read_source(tmp_path / "e.csv", columns=COLUMNS),
         read_source(frame, columns=COLUMNS),
-        convert_text(tmp_path / "e.csv", tmp_path / "store", columns=COLUMNS),
+        convert_events(tmp_path / "e.csv", tmp_path / "store", columns=COLUMNS),
     ):
         assert store.edge_feature_names == ("w", "channel=", "channel=shop", "channel=web")
         assert store.edge_features.tolist() == [[5, 0, 0, 1], [6, 0, 1, 0], [7, 0, 0, 1], [8, 1, 0, 0]]

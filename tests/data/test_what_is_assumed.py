@@ -9,7 +9,7 @@ import pytest
 from lightning_tgnn import EventStore, LinkPrediction, Predictor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
-from lightning_tgnn.data.sources.convert import convert_text
+from lightning_tgnn.data.sources.convert import convert_events
 from lightning_tgnn.data.sources.open_events import read_source
 from tests.serving.runs import SMALL, data_module, fitted
 
@@ -27,7 +27,7 @@ def every_way(path, **options):
     """Yield what each reader makes of a CSV."""
     yield read_source(path, **options)
     yield read_source(pd.read_csv(path), **options)
-    yield convert_text(path, path.parent / f"store{len(list(path.parent.iterdir()))}", **options)
+    yield convert_events(path, path.parent / f"store{len(list(path.parent.iterdir()))}", **options)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_kinds_of_nodes_are_asked_for_where_it_matters(write):
     for read in (
         lambda: read_source(path, columns=columns),
         lambda: read_source(pd.read_csv(path), columns=columns),
-        lambda: convert_text(path, path.parent / "store", columns=columns),
+        lambda: convert_events(path, path.parent / "store", columns=columns),
     ):
         with pytest.raises(
             DataError, match=r"bipartite for .* with 'customer' and 'product' must be given, .* such as 7"
@@ -76,7 +76,7 @@ def test_a_calendar_in_digits_is_no_number(write, rows):
     for read in (
         lambda: read_source(path),
         lambda: read_source(pd.read_csv(path)),
-        lambda: convert_text(path, path.parent / "store"),
+        lambda: convert_events(path, path.parent / "store"),
         lambda: EventStore.from_arrays([0] * len(rows), [1] * len(rows), np.array(rows, np.int64)),
     ):
         with pytest.raises(DataError, match=f"time must be numbers or dates, got '{rows[0]}, as all are a calendar"):
@@ -93,7 +93,7 @@ def test_numbers_that_are_no_calendar_are_numbers(times):
 @pytest.mark.parametrize("other", ["100", "x100"])
 def test_one_rule_of_ids_for_both_ends(write, other):
     path = write(f"src,dst,time\n007,{other},1\n7,{other},2\n0007,{other},3\n+7,{other},4\n")
-    for store in (read_source(path), convert_text(path, path.parent / "store")):
+    for store in (read_source(path), convert_events(path, path.parent / "store")):
         assert sorted(store.node_ids[store.src].tolist()) == ["+7", "0007", "007", "7"]
         assert store.origin.text_ids
         assert "ids are text" in str(store.origin)
@@ -122,7 +122,7 @@ def test_times_that_have_become_equal_are_told_of(write):
         lambda: read_source(path),
         lambda: read_source(frame),
         lambda: read_source(parquet),
-        lambda: convert_text(path, path.parent / "store"),
+        lambda: convert_events(path, path.parent / "store"),
         lambda: EventStore.from_arrays(*arrays),
     ):
         with pytest.warns(UserWarning, match="float64 does not tell all times of the size of 1.7e"):

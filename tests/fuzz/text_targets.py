@@ -10,7 +10,8 @@ import torch
 
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.data.readers import parse, read_events
-from lightning_tgnn.data.sources.convert import convert_text
+from lightning_tgnn.data.sources.convert import convert_events
+from tests.data.small_pieces import in_pieces
 from tests.fuzz.loop import Target
 from tests.fuzz.right import check_store, same_stores
 from tests.fuzz.text_reference import check_events, is_date, rows_between, rows_between_blanks, text_of
@@ -148,7 +149,7 @@ def _both_ways(folder, **options):
     results = []
     for read in (
         lambda: read_events(folder / _FILE, **options),
-        lambda: convert_text(folder / _FILE, folder / "store", **options),
+        lambda: convert_events(folder / _FILE, folder / "store", **options),
     ):
         try:
             results.append(read())
@@ -160,11 +161,11 @@ def _both_ways(folder, **options):
 @contextlib.contextmanager
 def _small_chunks():
     """Let every chunk hold a row or two, so that what spans chunks is seen."""
-    before, parse._CELLS_PER_CHUNK = parse._CELLS_PER_CHUNK, 8
+    before, parse._cells = parse._cells, in_pieces(2)
     try:
         yield
     finally:
-        parse._CELLS_PER_CHUNK = before
+        parse._cells = before
 
 
 class ToldApart(Target):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lightning_tgnn import Predictor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
-from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.frame_columns import time_column
 from lightning_tgnn.serving.clock import StreamClock
 from tests.serving.runs import data_module, fitted
@@ -47,7 +47,7 @@ def test_every_form_gives_the_times_of_a_frame(times):
     assert time_column("time", times).tolist() == SECONDS
     if isinstance(times, pd.Series | pd.DatetimeIndex):
         frame = pd.DataFrame({"src": [0, 1], "dst": [1, 0], "time": times})
-        assert read_frame(frame).time.tolist() == SECONDS
+        assert frame_table(frame).store().time.tolist() == SECONDS
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Compiled loops that number distinct values, and the distinct rows of a table, in first-seen order.
+"""Compiled loops that number distinct values in first-seen order.
 
-Both use a hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
+They use a hash table with linear probing (Knuth, "The Art of Computer Programming" 3, 6.4, algorithm L).
 """
 
 from __future__ import annotations
@@ -36,38 +36,3 @@ def number(value: int, table: Any, values: Any, count: int) -> Any:
         table[slot], values[count] = count, value
         return count, count + 1
     return table[slot], count
-
-
-@njit(nogil=True, cache=True)
-def number_rows(rows: Any, slots: Any, codes: Any, first: Any) -> int:
-    """Number distinct rows in first-seen order, and return how many there are.
-
-    Args:
-        rows: uint64 [E, W].
-        slots: int64 [2^b], more than E, all -1.
-        codes: int64 [E], becomes the number of every row.
-        first: int64 [E], begins afterwards with the place of the first row of every number.
-    """
-    last_slot = np.uint64(len(slots) - 1)
-    count = 0
-    for i in range(rows.shape[0]):
-        key = np.uint64(0)
-        for w in range(rows.shape[1]):
-            key = (key ^ rows[i, w]) * FACTOR
-            key ^= key >> HALF
-        slot = key & last_slot
-        while slots[slot] >= 0 and not _are_equal(rows, i, first[slots[slot]]):
-            slot = (slot + np.uint64(1)) & last_slot
-        if slots[slot] < 0:
-            slots[slot], first[count] = count, i
-            count += 1
-        codes[i] = slots[slot]
-    return count
-
-
-@njit(nogil=True, cache=True)
-def _are_equal(rows: Any, i: int, j: int) -> bool:
-    w = 0
-    while w < rows.shape[1] and rows[i, w] == rows[j, w]:
-        w += 1
-    return w == rows.shape[1]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import EventStore
-from lightning_tgnn.data.sources.convert import convert_text, is_text_file
+from lightning_tgnn.data.sources.convert import convert_events
 from lightning_tgnn.data.sources.open_events import name_of, read_source
 from lightning_tgnn.data.streams.kept_adjacency import save_with_adjacency
 
@@ -22,8 +22,8 @@ _DESCRIPTION = """Write a stream to a folder that opens at once and is mapped, w
   lightning-tgnn data convert --source ratings.csv --columns '{src: 0, dst: 1, time: 3}' --output ratings
   lightning-tgnn fit --config RECIPE --data.source wikipedia_store
 
-Text files are read piece by piece, in memory that does not grow with the number of events; rows that are not in order
-of time are sorted on disk. The folder appears only when it is complete.
+Text and Parquet files are read piece by piece, in memory that does not grow with the number of events; rows that are
+not in order of time are sorted on disk. The folder appears only when it is complete.
 """
 
 
@@ -66,8 +66,8 @@ def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> E
         DataError: The source holds something that must not be trained on.
     """
     source = of_data["source"]
-    if name_of(source) or not is_text_file(Path(source)):  # a name comes before a file of that name
+    if name_of(source) or not Path(source).is_file():  # a name comes before a file of that name
         return save_with_adjacency(read_source(**of_data), folder)
     reading = {name: of_data[name] for name in ("format", "columns", "bipartite", "longest_id")}
     with console.status("reading") as status:
-        return convert_text(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))
+        return convert_events(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))

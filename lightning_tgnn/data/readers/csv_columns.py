@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, plain, refusal
-from lightning_tgnn.data.readers.table import (
-    Roles,
+from lightning_tgnn.data.readers.parse import TextTable
+from lightning_tgnn.data.readers.rows import (
     Rows,
-    Table,
     begins_as_value,
     fields_of,
     find_delimiter,
@@ -17,6 +16,7 @@ from lightning_tgnn.data.readers.table import (
     is_time,
     to_number,
 )
+from lightning_tgnn.data.readers.table import Roles
 from lightning_tgnn.data.readers.text_file import Head
 
 _REQUIRED = ("src", "dst", "time")
@@ -67,7 +67,7 @@ def uses_names(columns: Mapping[str, Any]) -> bool:
     return any(isinstance(key, str) for keys in _keys_by_role(columns).values() for key in keys)
 
 
-def csv_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
+def csv_table(head: Head, columns: Mapping[str, Any] | None) -> TextTable:
     """Return the table of a delimited file.
 
     Args:
@@ -88,7 +88,7 @@ def csv_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
     roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
     if not has_header:
         refuse_names_as_ids(rows, roles)
-    return Table(rows, roles)
+    return TextTable(rows, roles)
 
 
 def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:

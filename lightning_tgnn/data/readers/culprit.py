@@ -9,7 +9,8 @@ import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.dates import is_date
-from lightning_tgnn.data.readers.table import Rows, Table, iterate, to_number
+from lightning_tgnn.data.readers.rows import Rows, iterate, to_number
+from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.streams.node_ids import first_too_long
 
 NO_LABEL = "write -1 where an event has none"

@@ -1,10 +1,10 @@
-"""Tables in memory: pandas and polars DataFrames, Arrow tables."""
+"""Tables of typed columns: pandas and polars DataFrames, Arrow tables, Parquet files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,16 +16,9 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
-from lightning_tgnn.data.readers.table import Rows, Table, check_levels
-from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.node_ids import (
-    LONGEST_ID,
-    check_lengths,
-    check_longest_id,
-    number_nodes,
-    of_one_type,
-    shared_id,
-)
+from lightning_tgnn.data.readers.rows import Rows
+from lightning_tgnn.data.readers.table import Table
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,15 +28,37 @@ if TYPE_CHECKING:
     Frame: TypeAlias = pd.DataFrame | pl.DataFrame | pa.Table
 
 
-def read_frame(
+@dataclass(frozen=True)
+class FrameTable(Table):
+    """A table in memory, or in a Parquet file, of typed columns.
+
+    Attributes:
+        frames: Returns the rows, some at a time, with positions for names.
+        has_dates: Whether times are dates.
+    """
+
+    frames: Callable[[], Iterable[nw.DataFrame[Any]]] = tuple
+    has_dates: bool = False
+
+    def columns(self, roles: Mapping[int, str]) -> Iterator[Mapping[int, Column]]:
+        """Yield columns by their positions, some rows at a time."""
+        path, rows = self.rows.path, self.rows
+        names = {position: f"{path}: {role} (column {rows.name(position)})" for position, role in roles.items()}
+        for frame in filter(len, self.frames()):
+            yield {position: Column(frame[str(position)], name, self.longest_id) for position, name in names.items()}
+
+    def check_ids(self, ids: np.ndarray) -> None:
+        """Do nothing: columns refuse such ids themselves."""
+
+
+def frame_table(
     source: Frame,
     *,
     columns: Mapping[str, Any] | None = None,
     bipartite: bool | None = None,
     longest_id: int = LONGEST_ID,
-    name: str = "the DataFrame",
-) -> EventStore:
-    """Return the events of a table; `read_events` says how nodes are numbered and what ``columns`` means.
+) -> FrameTable:
+    """Return the table in a DataFrame; `read_events` says how nodes are numbered and what ``columns`` means.
 
     Ids are integers or strings, as the column is typed; dates become seconds since 1970 (UTC where they name no zone).
 
@@ -52,24 +67,91 @@ def read_frame(
         columns: Roles to names or positions; None goes by JODIE's names, else by the usual ones.
         bipartite: Number sources and destinations apart; None does so where the names are JODIE's.
         longest_id: Bytes of UTF-8 that an id may have. All ids are stored as wide as the longest.
-        name: What the source is called in a message.
 
     Raises:
         InvalidArgumentError: ``columns`` is no mapping of roles to columns, or ``longest_id`` no positive integer.
-        DataError: A column is missing or doubled, of no type that fits its role, or has an empty field.
+        DataError: A column is missing or doubled, or there is no row.
     """
     check_longest_id(longest_id)
     columns = None if columns is None else check_columns(columns)
     names, frame = _by_position(source, columns or {})
-    if not len(frame):
+    return _table("the DataFrame", names, lambda: [frame], columns, bipartite, longest_id)
+
+
+def _table(
+    name: str,
+    names: tuple[str, ...],
+    frames: Callable[[], Iterable[nw.DataFrame[Any]]],
+    columns: Mapping[str, Any] | None,
+    bipartite: bool | None,
+    longest_id: int,
+) -> FrameTable:
+    first = next(filter(len, frames()), None)
+    if first is None:
         raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))
-    rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, frame.row(0))))
+    rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, first.row(0))))
     is_jodie = columns is None and has_jodie_names(names)
     if is_jodie:
         roles = jodie_roles(names, rows.width, name)
     else:
         roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
-    return _store(frame, Table(rows, roles, is_jodie or None if bipartite is None else bipartite, longest_id))
+    dates = Column(first[str(roles.time)], "").holds_dates
+    apart = is_jodie or None if bipartite is None else bipartite
+    return FrameTable(rows, roles, apart, longest_id, frames=frames, has_dates=dates)
+
+
+_MAGIC = b"PAR1"
+_ROWS_AT_ONCE = 1 << 18
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether ``path`` is a file that begins as Parquet does."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def parquet_table(
+    path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int
+) -> FrameTable:
+    """Return the table in a Parquet file, of which some rows at a time are in memory; see `frame_table`.
+
+    Raises:
+        DataError: The file is damaged, a column is missing or doubled, or there is no row.
+    """
+    found = _parquet(path, columns or {})
+    names = next(found)[0]
+    found.close()
+    return _table(
+        str(path), names, lambda: (frame for _, frame in _parquet(path, columns or {})), columns, bipartite, longest_id
+    )
+
+
+def _parquet(
+    path: Path, columns: Mapping[str, Any]
+) -> Generator[tuple[tuple[str, ...], nw.DataFrame[Any]], None, None]:
+    """Yield the names of the columns and some rows, first none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield _by_position(file.schema_arrow.empty_table(), columns)
+            rows = 0
+            for batch in file.iter_batches(_ROWS_AT_ONCE):
+                rows += len(batch)
+                yield _by_position(pa.Table.from_batches([batch]), columns)
+            if rows != file.metadata.num_rows:
+                raise ValueError(f"{rows} rows, where it says {file.metadata.num_rows}")
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        cure = "it was cut short or damaged: write, copy or download it again"
+        raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
 
 
 def _by_position(source: Frame, columns: Mapping[str, Any]) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:
@@ -108,49 +190,3 @@ def _with_plain_texts(table: pa.Table) -> pa.Table:
         position = table.schema.get_field_index(name)
         table = table.set_column(position, name, table.column(name).cast(type_))
     return table
-
-
-def _store(frame: nw.DataFrame[Any], table: Table) -> EventStore:
-    rows, roles = table.rows, table.roles
-
-    def column(role: str, position: int) -> Column:
-        return Column(frame[str(position)], f"{rows.path}: {role} (column {rows.name(position)})")
-
-    ends = column("src", roles.src), column("dst", roles.dst)
-    src, dst = _of_one_type(*ends)
-    for end, ids in zip(ends, (src, dst), strict=True):
-        if ids.dtype == object:
-            check_lengths(end.name, ids, table.longest_id)
-    features = [column("edge feature", position).floats(np.float32) for position in roles.edge_features]
-    texts = [column("category", position).texts() for position in roles.categories]
-    levels = [check_levels(rows.name(p), set(one)) for p, one in zip(roles.categories, texts, strict=True)]
-    table = replace(table, levels=tuple(levels))
-    for one, of_column in zip(texts, levels, strict=True):
-        features += [(one == level).astype(np.float32) for level in of_column]
-    apart = table.decided(lambda: shared_id(src, dst))
-    origin = table.origin(apart=apart, text_ids=src.dtype == object, dates=column("time", roles.time).holds_dates)
-    src, dst, node_ids = number_nodes(src, dst, apart=apart)
-    table.notice_unused()
-    return EventStore.from_arrays(
-        src,
-        dst,
-        column("time", roles.time).times(),
-        np.stack(features, axis=1) if features else None,
-        labels=None if roles.label is None else column("label", roles.label).labels(),
-        node_ids=node_ids,
-        edge_feature_names=table.feature_names,
-        origin=origin,
-    )
-
-
-def _of_one_type(src: Column, dst: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of both columns in a type that holds all of them: text where one is, as a CSV of them is read."""
-    columns = src.ids(), dst.ids()
-    ids = of_one_type(*columns)
-    if ids is not None:
-        return ids
-    if object in (columns[0].dtype, columns[1].dtype):
-        texts = [ids if ids.dtype == object else ids.astype(np.str_).astype(object) for ids in columns]
-        return texts[0], texts[1]
-    received = f"{src.kind} and {dst.kind}"
-    raise DataError(refusal(dst.name, "of the type of src", received, "convert one of the two columns"))

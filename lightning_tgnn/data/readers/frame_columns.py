@@ -15,8 +15,8 @@ from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.readers.culprit import NO_LABEL
 from lightning_tgnn.data.readers.dates import is_date, seconds_of, seconds_of_dates
-from lightning_tgnn.data.readers.parse import whole_numbers
 from lightning_tgnn.data.streams.columns import float_column, notice_merged_integers
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_lengths
 
 _DROP = "drop or repair that row"
 _CONVERSIONS = {
@@ -57,6 +57,7 @@ class Column:
 
     series: nw.Series[Any]
     name: str
+    longest_id: int = LONGEST_ID
 
     @property
     def kind(self) -> str:
@@ -67,12 +68,13 @@ class Column:
         """Return ids, int64 or uint64, or str objects [E]."""
         series = self._whole()
         if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
-            return Column(_decoded(series), self.name).ids()
+            return Column(_decoded(series), self.name, self.longest_id).ids()
         if series.dtype == nw.String:
             texts = np.asarray(series.to_list(), dtype=object)
             if not all(isinstance(text, str) for text in texts):  # Narwhals looks at the first rows only
                 raise self._mixed()
             self._refuse_blank(texts)
+            check_lengths(self.name, texts, self.longest_id)
             return texts
         values = series.to_numpy() if series.dtype.is_integer() else np.empty(0)
         if values.dtype.kind not in "iu":
@@ -139,8 +141,8 @@ class Column:
         return np.array([str(one).strip() for one in ids], dtype=object)
 
     def labels(self) -> np.ndarray:
-        """Return labels, int64 [E] where they are whole numbers, otherwise float64."""
-        return whole_numbers(self.floats(np.float64, where_none=NO_LABEL))
+        """Return labels, float64 [E]."""
+        return self.floats(np.float64, where_none=NO_LABEL)
 
     def _whole(self, where_none: str = _DROP) -> nw.Series[Any]:
         """Return the series; refuses empty fields and mixed types."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.table import Roles, Table, begins_as_value, fields_of, find_delimiter, find_rows
+from lightning_tgnn.data.readers.parse import TextTable
+from lightning_tgnn.data.readers.rows import begins_as_value, fields_of, find_delimiter, find_rows
+from lightning_tgnn.data.readers.table import Roles
 from lightning_tgnn.data.readers.text_file import Head
 
 _NAMES = ["user_id", "item_id", "timestamp", "state_label"]
@@ -35,7 +37,7 @@ def jodie_roles(names: Sequence[str], width: int, where: str) -> Roles:
     return Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, width)))
 
 
-def jodie_table(head: Head) -> Table:
+def jodie_table(head: Head) -> TextTable:
     """Return the table of a file in JODIE's form, whose header may name fewer columns than the rows have.
 
     Raises:
@@ -52,4 +54,4 @@ def jodie_table(head: Head) -> Table:
         where = f"{rows.path}, line {rows.first_line}"
         cure = f"each needs {', '.join(_NAMES)} and the features of the header"
         raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
-    return Table(rows, jodie_roles(rows.names, rows.width, str(rows.path)), bipartite=True)
+    return TextTable(rows, jodie_roles(rows.names, rows.width, str(rows.path)), bipartite=True)

@@ -11,15 +11,15 @@ from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path, refusal
 from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, refuse_names_as_ids, roles_of, uses_names
-from lightning_tgnn.data.readers.culprit import check_text_ids
-from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.readers.frame import is_parquet, parquet_table
 from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
-from lightning_tgnn.data.readers.parse import parse, with_levels
-from lightning_tgnn.data.readers.table import Roles, Rows, Table, find_delimiter, find_rows, is_time, split
+from lightning_tgnn.data.readers.parse import TextTable
+from lightning_tgnn.data.readers.rows import Rows, find_delimiter, find_rows, is_time, split
+from lightning_tgnn.data.readers.table import Roles, Table
 from lightning_tgnn.data.readers.text_file import Head, check_regular, read_head
 from lightning_tgnn.data.readers.tgl import is_tgl_folder, read_tgl
 from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id, number_nodes, shared_id
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 
 FORMATS = ("auto", "snap", "jodie", "csv")
 """Names that `read_events` takes as its ``format``."""
@@ -36,8 +36,8 @@ def read_events(
     """Read the events of a text file, plain or gzipped, of a Parquet file or a TGL folder, or open an `EventStore`.
 
     Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order of
-    the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are, and then 7 and 007 are the same
-    id. Otherwise ids are strings as written, without surrounding blanks, as are integers beyond 64 bits.
+    the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are written as such; otherwise,
+    as with 007 or integers beyond 64 bits, all are strings as written, without surrounding blanks.
 
     Times are numbers, or dates of ISO 8601 such as 2024-02-29 and 2024-02-29T12:30:00.5+02:00 if the first one is; of
     dates the seconds since 1970 are taken (UTC where they name no zone). Columns that nothing reads are named in a
@@ -45,7 +45,7 @@ def read_events(
 
     Args:
         path: The file. Its format, and whether it is gzipped, are recognised by content, not by name. Nodes of a TGL
-            folder keep their numbers. For the columns of a Parquet file see `read_frame`.
+            folder keep their numbers. For the columns of a Parquet file see `frame_table`.
         format: ``"snap"``: ``src dst time`` between blanks or tabs, further columns are edge features, lines that
             start with ``#`` or ``%`` are comments. ``"jodie"``: a header, then user, item, time, label and features
             between commas. ``"csv"``: columns between commas, semicolons or tabs, with a header or, given positions,
@@ -74,27 +74,7 @@ def read_events(
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
         return read_tgl(path)
-    check_regular(path)
-    if format == "auto" and is_parquet(path):
-        return read_parquet(path, columns=columns, bipartite=bipartite, longest_id=longest_id)
-    table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
-    table = with_levels(table)
-    read = parse(table)
-    apart = table.decided(lambda: shared_id(read.src, read.dst))
-    src, dst, node_ids = number_nodes(read.src, read.dst, apart=apart)
-    if node_ids.dtype.kind == "U":
-        check_text_ids(table, node_ids)
-    table.notice_unused()
-    return EventStore.from_arrays(
-        src,
-        dst,
-        read.time,
-        read.edge_features,
-        labels=read.labels,
-        node_ids=node_ids,
-        edge_feature_names=table.feature_names,
-        origin=table.origin(apart=apart, text_ids=node_ids.dtype.kind == "U"),
-    )
+    return open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id).store()
 
 
 def check_unread(
@@ -113,11 +93,14 @@ def check_unread(
 def open_table(
     path: Path, *, format: str, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int
 ) -> Table:
-    """Return where the rows of a text file begin and what its columns mean; arguments are those of `read_events`.
+    """Return the table in a text or Parquet file; arguments are as in `read_events`.
 
     Raises:
         DataError: The file is missing, damaged, empty or no text, or its columns cannot be found.
     """
+    check_regular(path)
+    if format == "auto" and is_parquet(path):
+        return parquet_table(path, columns=columns, bipartite=bipartite, longest_id=longest_id)
     head = read_head(path)
     found = _find_format(head, columns) if format == "auto" else format
     table = _find_table(head, found, columns)
@@ -160,57 +143,17 @@ def _find_format(head: Head, columns: Mapping[str, Any] | None) -> str:
     return "snap" if delimiter is None or starts_with_event else "csv"
 
 
-def _find_table(head: Head, format: str, columns: Mapping[str, Any] | None) -> Table:
+def _find_table(head: Head, format: str, columns: Mapping[str, Any] | None) -> TextTable:
     if format == "jodie":
         return jodie_table(head)
     return snap_table(head, columns) if format == "snap" else csv_table(head, columns)
-
-
-_MAGIC = b"PAR1"
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether ``path`` is a file that begins as Parquet does."""
-    try:
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
-    except OSError:
-        return False
-
-
-def read_parquet(
-    path: Path, *, columns: Mapping[str, Any] | None, bipartite: bool | None, longest_id: int = LONGEST_ID
-) -> EventStore:
-    """Return the events of a Parquet file; see `read_frame`.
-
-    Raises:
-        InvalidArgumentError: pyarrow is not installed.
-        DataError: The file is damaged, or holds something that must not be trained on.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        cure = "pip install pyarrow, or write the table as CSV"
-        raise InvalidArgumentError(refusal(str(path), "no Parquet file without pyarrow", path.name, cure)) from error
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            table = file.read()
-            if len(table) != file.metadata.num_rows:
-                raise ValueError(f"{len(table)} rows, where it says {file.metadata.num_rows}")
-    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-        cure = "it was cut short or damaged: write, copy or download it again"
-        raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
-    return read_frame(table, columns=columns, bipartite=bipartite, longest_id=longest_id, name=str(path))
 
 
 # KONECT's files look the same and begin so, but their third column is a weight.
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\b")
 
 
-def snap_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
+def snap_table(head: Head, columns: Mapping[str, Any] | None) -> TextTable:
     """Return the table of a file in SNAP's form.
 
     Args:
@@ -228,7 +171,7 @@ def snap_table(head: Head, columns: Mapping[str, Any] | None) -> Table:
     else:
         roles = roles_of(columns, rows)
     refuse_names_as_ids(rows, roles)
-    return Table(rows, roles)
+    return TextTable(rows, roles)
 
 
 def _refuse_konect(head: Head) -> None:

@@ -1,19 +1,21 @@
-"""Where the rows of a file begin and what their columns mean."""
+"""A table of events: what its columns mean, and the events that it holds."""
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 import warnings
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.dates import is_date
-from lightning_tgnn.data.readers.text_file import Head, open_text
-from lightning_tgnn.data.streams.node_ids import LONGEST_ID
+import numpy as np
+from typing_extensions import Self
+
+from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
+from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
+from lightning_tgnn.data.readers.rows import Rows
+from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.node_ids import LONGEST_ID, Ids, NodeNumbering
 from lightning_tgnn.data.streams.origin import Origin, kinds_by_name, refuse_unsure
 
 MOST_LEVELS = 100
@@ -36,44 +38,34 @@ class Roles:
         label = [] if self.label is None else [("label", self.label)]
         return [("time", self.time), *label, *(("edge feature", position) for position in self.edge_features)]
 
-    def positions(self) -> set[int]:
-        """Return the positions of all columns that are read."""
-        return {self.src, self.dst, *self.categories, *(position for _, position in self.numbers())}
+    def by_position(self) -> dict[int, str]:
+        """Return the position of every column that is read, with its role."""
+        ends = {self.src: "src", self.dst: "dst"}
+        return ends | {place: role for role, place in self.numbers()} | dict.fromkeys(self.categories, "category")
+
+
+class Column(Protocol):
+    """A column of some rows of a table."""
+
+    def ids(self) -> Ids:
+        """Return ids [E]."""
+
+    def times(self) -> np.ndarray:
+        """Return times, float64 [E]; of dates the seconds since 1970."""
+
+    def floats(self, dtype: type) -> np.ndarray:
+        """Return numbers as ``dtype`` [E]."""
+
+    def labels(self) -> np.ndarray:
+        """Return labels, float64 [E]."""
+
+    def texts(self) -> np.ndarray:
+        """Return texts without surrounding blanks, str objects [E]."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of a file.
-
-    Attributes:
-        path: The file.
-        delimiter: One character, or None for any run of blanks and tabs; only then are comments allowed among the rows.
-        skipped: Lines before the first row.
-        names: The header, empty without.
-        first_line: Number of the line of the first row, from 1.
-        first: Fields of the first row.
-    """
-
-    path: Path
-    delimiter: str | None
-    skipped: int
-    names: tuple[str, ...]
-    first_line: int
-    first: tuple[str, ...]
-
-    @property
-    def width(self) -> int:
-        """Columns of every row."""
-        return len(self.first)
-
-    def name(self, position: int) -> str:
-        """Return how to call a column in a message."""
-        return repr(self.names[position]) if position < len(self.names) else f"{position}, counted from 0"
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of a file and what they mean.
+class Table(ABC):
+    """The rows of a file or of a table in memory, and what they mean.
 
     Attributes:
         rows: Where they are.
@@ -88,6 +80,30 @@ class Table:
     bipartite: bool | None = None
     longest_id: int = LONGEST_ID
     levels: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    @abstractmethod
+    def has_dates(self) -> bool:
+        """Whether times are dates; otherwise they are numbers."""
+
+    @abstractmethod
+    def columns(self, roles: Mapping[int, str]) -> Iterator[Mapping[int, Column]]:
+        """Yield columns by their positions, some rows at a time.
+
+        Args:
+            roles: What each wanted column is called in a message.
+
+        Raises:
+            ValueError: A row cannot be read; see `explained`.
+        """
+
+    def explained(self, error: ValueError) -> Exception:
+        """Return the refusal of the row that made a read fail."""
+        return error
+
+    @abstractmethod
+    def check_ids(self, ids: np.ndarray) -> None:
+        """Refuse ids [N] that stand for no node, or for another than they seem to."""
 
     @property
     def apart(self) -> bool | None:
@@ -121,16 +137,10 @@ class Table:
             raise refuse_unsure(self.rows.path, *self.column_names[:2], found)
         return False
 
-    def origin(self, *, apart: bool, text_ids: bool, dates: bool | None = None) -> Origin:
+    def origin(self, *, apart: bool, text_ids: bool) -> Origin:
         """Return what was assumed of the table."""
-        dates = self.has_dates if dates is None else dates
         features, label = len(self.roles.edge_features) + sum(map(len, self.levels)), self.roles.label is not None
-        return Origin(self.column_names, apart, dates, text_ids, features, label)
-
-    @property
-    def has_dates(self) -> bool:
-        """Whether times are dates; otherwise they are numbers. The first row tells."""
-        return is_date(self.rows.first[self.roles.time])
+        return Origin(self.column_names, apart, self.has_dates, text_ids, features, label)
 
     @property
     def feature_names(self) -> list[str] | None:
@@ -144,11 +154,100 @@ class Table:
 
     def notice_unused(self) -> None:
         """Warn of columns that nothing reads."""
-        unused = sorted(set(range(self.rows.width)) - self.roles.positions())
+        unused = sorted(set(range(self.rows.width)) - set(self.roles.by_position()))
         if unused:
             names = ", ".join(self.rows.name(position) for position in unused)
             cure = "to use one, name it in columns, as label, or among edge_features or categories"
             warnings.warn(f"{self.rows.path}: nothing reads the column(s) {names}; {cure}", stacklevel=3)
+
+    def chunks(self) -> Iterator[dict[str, Ids]]:
+        """Yield ``src``, ``dst``, ``time`` and, where there are such, ``labels`` (float64) and ``edge_features``.
+
+        Raises:
+            DataError: A row must not be trained on; the message names it.
+        """
+        try:
+            for columns in self.columns(self.roles.by_position()):
+                yield self._taken(columns)
+        except LightningTGNNError:
+            raise
+        except ValueError as error:
+            raise self.explained(error) from None
+
+    def _taken(self, columns: Mapping[int, Column]) -> dict[str, Ids]:
+        roles = self.roles
+        taken = {"src": columns[roles.src].ids(), "dst": columns[roles.dst].ids(), "time": columns[roles.time].times()}
+        if roles.label is not None:
+            taken["labels"] = columns[roles.label].labels()
+        features = [columns[position].floats(np.float32) for position in roles.edge_features]
+        for position, levels in zip(roles.categories, self.levels, strict=True):
+            features += list(one_hot(columns[position].texts(), levels).T)
+        if features:
+            taken["edge_features"] = np.stack(features, axis=1)
+        return taken
+
+    def with_levels(self) -> Self:
+        """Return a table that knows the values of its columns of categories, for which it is read once.
+
+        Raises:
+            DataError: A column has too many values, or a row cannot be read.
+        """
+        found: dict[int, set[str]] = {position: set() for position in self.roles.categories}
+        if not found:
+            return self
+        try:
+            for columns in self.columns(dict.fromkeys(found, "category")):
+                for position, seen in found.items():
+                    seen |= set(columns[position].texts())
+                    check_levels(self.rows.name(position), seen)
+        except LightningTGNNError:
+            raise
+        except ValueError as error:
+            raise self.explained(error) from None
+        levels = tuple(check_levels(self.rows.name(position), one) for position, one in found.items())
+        return replace(self, levels=levels)
+
+    def numbering(self) -> NodeNumbering:
+        """Return what numbers the nodes of `chunks`."""
+        return NodeNumbering(apart=self.decided, dst=f"{self.rows.path}: dst")
+
+    def store(self) -> EventStore:
+        """Return all events, in memory.
+
+        Raises:
+            DataError: A row must not be trained on.
+        """
+        table, chunks = self.with_levels(), []
+        numbering = table.numbering()
+        for chunk in table.chunks():
+            src, dst = numbering.add(chunk["src"], chunk["dst"])
+            chunks.append({**chunk, "src": src, "dst": dst})
+        numbering.close()
+        table.check_ids(numbering.node_ids)
+        held = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        chunks.clear()
+        table.notice_unused()
+        labels = held.get("labels")
+        return EventStore.from_arrays(
+            np.concatenate(list(numbering.src_numbers(held["src"]))),
+            np.concatenate(list(numbering.dst_numbers(held["dst"]))),
+            held["time"],
+            held.get("edge_features"),
+            labels=labels.astype(np.int64) if labels is not None and are_whole(labels) else labels,
+            node_ids=numbering.node_ids,
+            edge_feature_names=table.feature_names,
+            origin=table.origin(apart=numbering.apart, text_ids=numbering.node_ids.dtype.kind == "U"),
+        )
+
+
+def one_hot(values: np.ndarray, levels: Sequence[str]) -> np.ndarray:
+    """Return a column for each level, 1 where the value (str objects [E]) is that one, float32 [E, L]."""
+    return (values[:, None] == np.array(levels, dtype=object)).astype(np.float32)
+
+
+def are_whole(labels: np.ndarray) -> bool:
+    """Whether int64 holds all labels as they are; from 2^53 on float64 does not tell a number from the next."""
+    return bool((np.abs(labels) < FIRST_DOUBTFUL).all()) and np.array_equal(labels.astype(np.int64), labels)
 
 
 def level_name(column: str, level: str) -> str:
@@ -168,123 +267,3 @@ def check_levels(name: str, found: Collection[str]) -> tuple[str, ...]:
         received = f"{len(found):,}, such as {some}"
         raise DataError(refusal(f"values of the categories {name}", f"at most {MOST_LEVELS}", received, cure))
     return tuple(sorted(found))
-
-
-def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
-    """Return the rows below ``head``, which is the header or the first row itself.
-
-    Raises:
-        DataError: The file has no row.
-    """
-    skipped = head.number if has_header else head.number - 1
-    names = tuple(name.strip() for name in _header(head, delimiter)) if has_header else ()
-    first_line, first = next(iterate(head.path, delimiter, skipped), (0, []))
-    if not first:
-        cure = "check how it was written"
-        raise DataError(refusal(str(head.path), "a file with a row per event", "a header only", cure))
-    return Rows(head.path, delimiter, skipped, names, first_line, tuple(first))
-
-
-def _header(head: Head, delimiter: str | None) -> list[str]:
-    if delimiter is not None and '"' in head.text and _is_open(head.text, delimiter):
-        cure = "close the quotes that open there"
-        raise DataError(refusal(f"{head.path}, line {head.number}", "a whole header", head.text[:80], cure))
-    return fields_of(head, delimiter)
-
-
-def fields_of(head: Head, delimiter: str | None) -> list[str]:
-    """Return the fields of the first line.
-
-    Raises:
-        DataError: A field is longer than any may be.
-    """
-    try:
-        return split(head.text, delimiter)
-    except csv.Error as error:
-        where, received = f"{head.path}, line {head.number}", f"{head.text[:80]}... ({error})"
-        cure = "check that it is a table, and close the quotes that open there"
-        raise DataError(refusal(where, "a header or an event", received, cure)) from None
-
-
-def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of every row, one by one: slow, for messages and first rows."""
-    with open_text(path, blank_comments=delimiter is None) as lines:
-        for _ in range(skipped):
-            lines.readline()
-        if delimiter is None:
-            yield from ((n, split(line, None)) for n, line in enumerate(lines, skipped + 1) if line.strip())
-            return
-        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
-        line = skipped + 1
-        try:
-            for fields in reader:
-                if len(fields) > 1 or (fields and fields[0].strip()):
-                    yield line, fields
-                line = skipped + reader.line_num + 1
-        except csv.Error as error:
-            cure = "close the quotes that open there"
-            raise DataError(refusal(f"{path}, line {line}", "a row", str(error), cure)) from None
-
-
-def split(line: str, delimiter: str | None) -> list[str]:
-    """Return the fields of one line.
-
-    Raises:
-        csv.Error: One is too long.
-    """
-    if delimiter is None:
-        return re.split(r"[ \t]+", line.strip(" \t\r\n"))
-    return next(csv.reader(io.StringIO(line), delimiter=delimiter, skipinitialspace=True), [])
-
-
-def find_delimiter(line: str) -> str | None:
-    r"""Return that of ``, ; \t`` which makes the most fields, or None where none of them occurs."""
-    most = max(",;\t", key=lambda delimiter: _count_fields(line, delimiter))
-    return most if most in line else None
-
-
-def _count_fields(line: str, delimiter: str) -> int:
-    if delimiter not in line or '"' not in line:
-        return line.count(delimiter) + 1
-    try:
-        return len(split(line, delimiter))
-    except csv.Error:  # a field that is too long for one
-        return 1
-
-
-def _is_open(line: str, delimiter: str) -> bool:
-    """Whether a quote in ``line`` goes on in the next one."""
-    try:
-        return len(list(csv.reader([f"{line}\n", ""], delimiter=delimiter))) == 1
-    except csv.Error:
-        return True
-
-
-def is_time(text: str) -> bool:
-    """Whether ``text`` is a number or a date.
-
-    >>> is_time("12.5"), is_time("2024-02-29"), is_time("time")
-    (True, True, False)
-    """
-    return to_number(text) is not None or is_date(text)
-
-
-def begins_as_value(text: str) -> bool:
-    """Whether ``text`` is blank or begins as a number does, which the name of a column does not.
-
-    >>> begins_as_value("1x"), begins_as_value("-.5"), begins_as_value(""), begins_as_value("x1")
-    (True, True, True, False)
-    """
-    return not text.strip() or re.match(r"\s*[+-]?\.?[0-9]", text) is not None
-
-
-def to_number(text: str) -> float | None:
-    """Return the number that ``text`` is, NaN and infinity included, or None.
-
-    >>> to_number(" 1e3 "), to_number("1_000"), to_number("")
-    (1000.0, None, None)
-    """
-    try:
-        return float(text) if text.isascii() and "_" not in text else None
-    except ValueError:
-        return None

@@ -18,7 +18,8 @@ from lightning_tgnn.checks import DataError, refusal
 
 COMMENT_MARKS = "#%"
 _BLOCK_BYTES = 1 << 20
-_LONGEST_LINE = 1 << 24
+LONGEST_LINE = 1 << 24
+"""Bytes that a line may have."""
 _COMMENT = re.compile(rb"(\A|[\r\n])[ \t]*[#%][^\r\n]*")
 _UTF8_MARK = b"\xef\xbb\xbf"
 KNOWN_BINARIES = {
@@ -81,8 +82,32 @@ def open_text(path: Path, *, blank_comments: bool = False) -> TextIO:
     Raises:
         DataError: The file does not exist or, in this or a later read, is not whole UTF-8 text.
     """
-    blocks = _checked(path, _whole_lines(path), blank_comments)
-    return io.TextIOWrapper(io.BufferedReader(_BlockStream(blocks), _BLOCK_BYTES), encoding="utf-8", newline="")
+    return io.TextIOWrapper(open_lines(path, blank_comments=blank_comments), encoding="utf-8", newline="")
+
+
+def open_lines(path: Path, *, blank_comments: bool = False, one_blank: bool = False) -> io.BufferedReader:
+    """Open the bytes of what `open_text` opens.
+
+    Args:
+        path: The file.
+        blank_comments: As in `open_text`.
+        one_blank: Put one blank for every run of blanks and tabs, and none at the ends of lines.
+
+    Raises:
+        DataError: As in `open_text`.
+    """
+    blocks = _checked(path, whole_lines(path), blank_comments)
+    return io.BufferedReader(_BlockStream(map(_with_one_blank, blocks) if one_blank else blocks), _BLOCK_BYTES)
+
+
+def _with_one_blank(block: bytes) -> bytes:
+    """Return whole lines with a blank for every run of blanks and tabs, and none at the ends."""
+    block = block.replace(b"\t", b" ")
+    while b"  " in block:
+        block = block.replace(b"  ", b" ")
+    for end in (b"\n", b"\r"):
+        block = block.replace(end + b" ", end).replace(b" " + end, end)
+    return block.strip(b" ")
 
 
 class _BlockStream(io.RawIOBase):
@@ -105,7 +130,7 @@ class _BlockStream(io.RawIOBase):
         return count
 
 
-def _whole_lines(path: Path) -> Iterator[bytes]:
+def whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the unpacked bytes in blocks that end where a line does.
 
     Raises:
@@ -122,9 +147,9 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 yield whole
                 rest = []
             rest.append(block[end:])
-            if sum(map(len, rest)) > _LONGEST_LINE:
+            if sum(map(len, rest)) > LONGEST_LINE:
                 received = f"more, which begin with {b''.join(rest)[:20]!r}"
-                requirement, cure = f"of at most {_LONGEST_LINE:,} bytes", "give a table with a line per event"
+                requirement, cure = f"of at most {LONGEST_LINE:,} bytes", "give a table with a line per event"
                 raise DataError(refusal(f"{path}, line {lines_before + 1}", requirement, received, cure))
     if any(rest):
         yield b"".join(rest)

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.data.readers.csv_columns import csv_table
-from lightning_tgnn.data.readers.parse import Columns, parse
 from lightning_tgnn.data.readers.text_file import read_head
 from lightning_tgnn.data.streams.columns import float_column, highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.node_ids import texts
+from lightning_tgnn.data.streams.node_ids import Ids, ids_as_written
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 from lightning_tgnn.files.tensors import load_tensors
@@ -38,9 +37,9 @@ def read_tgl(folder: Path) -> EventStore:
     """
     held = _open(folder)
     return EventStore.from_arrays(
-        held.edges.src,
-        held.edges.dst,
-        held.edges.time,
+        held.src,
+        held.dst,
+        held.time,
         None if held.edge_features is None else held.edge_features.numpy(),
         None if held.node_features is None else held.node_features.numpy(),
         None if held.classes is None else _class_rows(held.classes, slice(None)),
@@ -51,10 +50,9 @@ def read_tgl(folder: Path) -> EventStore:
 def convert_tgl(folder: Path, target: Path) -> None:
     """Write what `read_tgl` returns to a new store; features and classes of edges go there piece by piece."""
     held = _open(folder)
-    edges = held.edges
     nodes = None if held.node_features is None else held.node_features.numpy()
-    store = EventStore.from_arrays(edges.src, edges.dst, edges.time, node_features=nodes, num_nodes=held.num_nodes)
-    order = np.argsort(edges.time, kind="stable")
+    store = EventStore.from_arrays(held.src, held.dst, held.time, node_features=nodes, num_nodes=held.num_nodes)
+    order = np.argsort(held.time, kind="stable")
     with new_folder(target) as partial:
         there = []
         if held.edge_features is not None:
@@ -70,7 +68,9 @@ def convert_tgl(folder: Path, target: Path) -> None:
 class _Files:
     """What the files hold: ids as integers, features mapped from their files."""
 
-    edges: Columns
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
     edge_features: Tensor | None
     node_features: Tensor | None
     classes: Tensor | None
@@ -80,31 +80,36 @@ class _Files:
         """Rows of the node features, without them one more than the highest node."""
         if self.node_features is not None:
             return len(self.node_features)
-        return highest_count(self.edges.src, self.edges.dst)
+        return highest_count(self.src, self.dst)
 
 
 def _open(folder: Path) -> _Files:
     path = folder / EDGES
-    edges = parse(csv_table(read_head(path), _COLUMNS))
-    if edges.src.dtype.kind not in "iu":
-        cure = "number the nodes as the rows of node_features.pt are"
-        received = f"names such as {texts(edges.src[:1]).item()!r}"
-        raise DataError(refusal(f"{path}: src and dst", "integers", received, cure))
+    chunks = [(*_numbers(path, chunk), chunk["time"]) for chunk in csv_table(read_head(path), _COLUMNS).chunks()]
+    src, dst, time = (np.concatenate(columns) for columns in zip(*chunks, strict=True))
     edge_features, node_features = _features(folder / EDGE_FEATURES), _features(folder / NODE_FEATURES)
     classes = _features(folder / EDGE_CLASSES)
-    if edge_features is not None and len(edge_features) == len(edges.src) + 1 and not edge_features[-1].any():
+    if edge_features is not None and len(edge_features) == len(src) + 1 and not edge_features[-1].any():
         edge_features = edge_features[:-1]  # DistTGL's files end with a row of zeros, for no event
     for name, rows in ((EDGE_FEATURES, edge_features), (EDGE_CLASSES, classes)):
-        if rows is not None and len(rows) != len(edges.src):
-            requirement = f"of a row per event of {EDGES}, which has {len(edges.src)}"
+        if rows is not None and len(rows) != len(src):
+            requirement = f"of a row per event of {EDGES}, which has {len(src)}"
             cure = "take both files from the same place"
             raise DataError(refusal(str(folder / name), requirement, f"{len(rows)} rows", cure))
-    highest = int(max(edges.src.max(), edges.dst.max()))
+    highest = int(max(src.max(), dst.max()))
     if node_features is not None and len(node_features) <= highest:
         requirement = f"of a row per node of {EDGES}, which has node {highest}"
         cure = "take both files from the same place"
         raise DataError(refusal(str(folder / NODE_FEATURES), requirement, f"{len(node_features)} rows", cure))
-    return _Files(edges, edge_features, node_features, classes)
+    return _Files(src, dst, time, edge_features, node_features, classes)
+
+
+def _numbers(path: Path, chunk: dict[str, Ids]) -> tuple[np.ndarray, np.ndarray]:
+    src, dst = ids_as_written(chunk["src"], chunk["dst"])
+    if src.dtype != np.int64:
+        cure = "number the nodes as the rows of node_features.pt are"
+        raise DataError(refusal(f"{path}: src and dst", "integers", f"names such as {str(src[0]).strip()!r}", cure))
+    return src, dst
 
 
 def _features(path: Path) -> Tensor | None:

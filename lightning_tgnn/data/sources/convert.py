@@ -1,4 +1,4 @@
-"""From a text file to the folder of an event store, piece by piece: memory does not grow with the number of events."""
+"""From a table in a file to the folder of an event store, piece by piece: memory does not grow with its events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from numpy.typing import DTypeLike
 
 from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
-from lightning_tgnn.data.readers.culprit import check_text_ids
-from lightning_tgnn.data.readers.parse import IdKind, are_whole, read_by_ids, read_chunks, with_levels
 from lightning_tgnn.data.readers.read import check_arguments, open_table
-from lightning_tgnn.data.readers.table import Table
-from lightning_tgnn.data.readers.text_file import KNOWN_BINARIES, open_bytes, read_block
+from lightning_tgnn.data.readers.table import Table, are_whole
 from lightning_tgnn.data.streams.columns import check_calendar, notice_merged_times
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import write_adjacency
@@ -60,7 +57,7 @@ class _Found:
         self.whole_labels &= "labels" not in chunk or are_whole(chunk["labels"])
 
 
-def convert_text(
+def convert_events(
     path: str | Path,
     folder: str | Path,
     *,
@@ -70,7 +67,7 @@ def convert_text(
     longest_id: int = LONGEST_ID,
     report: Report = lambda events: None,
 ) -> EventStore:
-    """Write the events of a text file to a new folder, with their adjacency, and open it.
+    """Write the events of a text or Parquet file to a new folder, with their adjacency, and open it.
 
     The store is what `read_events` gives, but only a few million numbers of the file are in memory at a time, beside
     the distinct ids. Rows that are not sorted by time are sorted on disk.
@@ -92,12 +89,11 @@ def convert_text(
     path, folder = check_path("path", path), check_path("folder", folder)
     check_new(folder)
     table = open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id)
-    table = with_levels(table)
+    table = table.with_levels()
     with new_folder(folder, keep_other=False) as partial:
-        found = read_by_ids(table, lambda kind: _write_columns(table, partial, kind, report))
+        found = _write_columns(table, partial, report)
         node_ids = found.numbering.node_ids
-        if node_ids.dtype.kind == "U":
-            check_text_ids(table, node_ids)
+        table.check_ids(node_ids)
         np.save(partial / "node_ids.npy", node_ids)
         _settle(partial, found)
         origin = table.origin(apart=found.numbering.apart, text_ids=node_ids.dtype.kind == "U")
@@ -107,10 +103,10 @@ def convert_text(
     return EventStore.open(folder)
 
 
-def _write_columns(table: Table, folder: Path, kind: IdKind, report: Report) -> _Found:
-    found = _Found(NodeNumbering(apart=table.decided))
+def _write_columns(table: Table, folder: Path, report: Report) -> _Found:
+    found = _Found(table.numbering())
     with ColumnFiles(folder) as files:
-        for chunk in read_chunks(table, kind):
+        for chunk in table.chunks():
             found.add(chunk)
             src, dst = found.numbering.add(chunk["src"], chunk["dst"])
             files.append({**chunk, "src": src, "dst": dst})
@@ -151,18 +147,6 @@ def _sort(folder: Path) -> None:
 def _gathered(column: np.ndarray, order: np.ndarray) -> Iterator[np.ndarray]:
     for positions in rows_of(order):
         yield column[positions]
-
-
-def is_text_file(path: Path) -> bool:
-    """Whether ``path`` is a file that, unpacked, does not begin as one of the binary forms.
-
-    Raises:
-        DataError: The file cannot be read, or is gzipped and damaged.
-    """
-    if not path.is_file():
-        return False
-    with open_bytes(path) as file:
-        return not read_block(file, path).startswith(tuple(KNOWN_BINARIES))
 
 
 class ColumnFiles(ExitStack):

@@ -21,7 +21,7 @@ from lightning_tgnn.checks import (
     with_home,
 )
 from lightning_tgnn.data.readers import FORMATS, read_events
-from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.sources.graph_objects import DGLGraph, TemporalData, from_dgl, from_temporal_data
 from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_folder
@@ -223,7 +223,9 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
 def _from_object(source: EventSource, options: ReadOptions) -> EventStore:
     if _is_frame(source):
         check_unread("a DataFrame", format=options.format)
-        return read_frame(source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id)
+        return frame_table(
+            source, columns=options.columns, bipartite=options.bipartite, longest_id=options.longest_id
+        ).store()
     if _is_temporal_data(source):
         check_unread("a TemporalData", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_temporal_data(source)

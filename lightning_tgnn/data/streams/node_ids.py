@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.algorithms.streams.distinct_rows import distinct_rows
 from lightning_tgnn.checks import DataError, check_int, refusal
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.files.memory import check_fits
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ids: TypeAlias = "np.ndarray | pa.Array"
+"""Integers or str objects in an array of NumPy, or texts of a file in one of Arrow, [E]."""
 LONGEST_ID = 4096
 """Bytes of UTF-8 that an id may have unless its reader is told otherwise: all ids are stored as wide as the longest."""
 _COPIES = 3  # of the ids while they are sorted
-
-
-class OtherIdsError(Exception):
-    """The ids are not all of the kind in question: a signal to read them as the next."""
 
 
 def check_longest_id(longest_id: object) -> int:
@@ -145,27 +146,13 @@ def _are_numbers(src: np.ndarray, dst: np.ndarray) -> bool:
     return bool(is_there.all())
 
 
-def common_type(columns: list[np.ndarray]) -> np.dtype:
-    """Return the type that holds all ids as they are; numpy alone would join int64 and uint64 to float64.
-
-    Raises:
-        OtherIdsError: No integer type holds all ids.
-    """
-    types = {column.dtype for column in columns}
-    if len(types) == 1:
-        return types.pop()
-    if any(column.dtype.kind == "i" and column.min() < 0 for column in columns):
-        raise OtherIdsError
-    return np.dtype(np.uint64)
-
-
 def number_nodes(src: np.ndarray, dst: np.ndarray, *, apart: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Number nodes from 0 in ascending order of their ids, integers by value and strings by code point.
 
     The numbers do not depend on the order of the rows, and ids that are 0 .. N-1 already stay as they are.
 
     Args:
-        src: [E], integers, or texts whose surrounding blanks are dropped: UTF-8 of a fixed width, or str objects.
+        src: [E], integers, or str objects whose surrounding blanks are dropped.
         dst: [E], of the same type.
         apart: Give the same id as a source and as a destination two numbers, all sources first.
 
@@ -191,25 +178,44 @@ def _number(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rank.astype(np.int64)[codes], ids
 
 
-def distinct_ids(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def distinct_ids(values: Ids) -> tuple[np.ndarray, Ids]:
     """Return the place of every id among the distinct ones, int64 [E], and these, in no order."""
     # Hashing all events and sorting only the distinct ids is several times faster than np.unique on the events.
-    if values.dtype.kind == "S":
-        return distinct_rows(values)
+    if not isinstance(values, np.ndarray):
+        import pyarrow as pa
+
+        encoded = values.dictionary_encode()
+        return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.large_string())
     import pandas as pd
 
     codes, distinct = pd.factorize(values)
     return codes.astype(np.int64, copy=False), distinct
 
 
+def ids_as_written(src: pa.Array, dst: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts of both ends as integers if all of them are, int64 or uint64, else as str objects.
+
+    ``007`` and ``+7`` are no integers: they are not what 7 is written as.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    trimmed = pc.ascii_trim_whitespace(pa.concat_arrays([src, dst]))
+    if pc.all(pc.match_substring_regex(trimmed, r"^-?(0|[1-9][0-9]*)$")).as_py():
+        for kind in (pa.int64(), pa.uint64()):
+            with suppress(pa.ArrowInvalid):
+                found = trimmed.cast(kind).to_numpy()
+                return found[: len(src)], found[len(src) :]
+    return src.to_numpy(zero_copy_only=False), dst.to_numpy(zero_copy_only=False)
+
+
 def texts(values: np.ndarray) -> np.ndarray:
-    """Return UTF-8 of a fixed width or str objects as strings without surrounding blanks.
+    """Return str objects as strings without surrounding blanks.
 
     Raises:
         DataError: Memory does not hold them at the width of the longest.
     """
-    decoded = (value.decode() for value in values.tolist()) if values.dtype.kind == "S" else values
-    stripped = [text.strip() for text in decoded]
+    stripped = [text.strip() for text in values]
     width = max(map(len, stripped), default=0)
     needed = _COPIES * np.dtype(f"U{width}").itemsize * len(stripped)
     what = f"{len(stripped):,} ids, the longest of {width:,} letters"
@@ -226,15 +232,17 @@ class NodeNumbering:
     Args:
         apart: Decides whether the same id as a source and as a destination is two nodes, sources numbered first, when
             all ids are known; it may ask for an id that both columns have.
+        dst: What a refusal calls the column of destinations.
     """
 
-    def __init__(self, *, apart: Callable[[Callable[[], object]], bool]) -> None:
+    def __init__(self, *, apart: Callable[[Callable[[], object]], bool], dst: str) -> None:
         self._decided = apart
+        self._dst = dst
         self._lengths: list[int] = []
-        self._src_ids: list[np.ndarray] = []
-        self._dst_ids: list[np.ndarray] = []
+        self._src_ids: list[Ids] = []
+        self._dst_ids: list[Ids] = []
 
-    def add(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def add(self, src: Ids, dst: Ids) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers within the chunk of its sources and destinations, int64."""
         self._lengths.append(len(src))
         src_codes, src_ids = distinct_ids(src)
@@ -244,15 +252,34 @@ class NodeNumbering:
         return src_codes, dst_codes
 
     def close(self) -> None:
-        """Take the ids of all chunks together; there are no more."""
-        id_type = common_type([*self._src_ids, *self._dst_ids])
-        src, dst = (np.concatenate(ids, dtype=id_type, casting="unsafe") for ids in (self._src_ids, self._dst_ids))
+        """Take the ids of all chunks together; there are no more.
+
+        Raises:
+            DataError: No type holds the ids of both ends.
+        """
+        src, dst = self._of_one_type()
         self.apart = self._decided(lambda: shared_id(src, dst))
         src_numbers, dst_numbers, self.node_ids = number_nodes(src, dst, apart=self.apart)
         self._src_numbers = np.split(src_numbers, np.cumsum([len(ids) for ids in self._src_ids[:-1]]))
         self._dst_numbers = np.split(dst_numbers, np.cumsum([len(ids) for ids in self._dst_ids[:-1]]))
         self._src_ids.clear()
         self._dst_ids.clear()
+
+    def _of_one_type(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all ids in a type that holds those of both ends: text where one is, as a CSV of them is read."""
+        if not isinstance(self._src_ids[0], np.ndarray):
+            import pyarrow as pa
+
+            return ids_as_written(pa.concat_arrays(self._src_ids), pa.concat_arrays(self._dst_ids))
+        src, dst = np.concatenate(self._src_ids), np.concatenate(self._dst_ids)
+        ids = of_one_type(src, dst)
+        if ids is None and object in (src.dtype, dst.dtype):
+            src, dst = (ids if ids.dtype == object else ids.astype(np.str_).astype(object) for ids in (src, dst))
+            return src, dst
+        if ids is None:
+            received = f"{src.dtype} and {dst.dtype}"
+            raise DataError(refusal(self._dst, "of the type of src", received, "convert one of the two columns"))
+        return ids
 
     def src_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the final numbers of all sources, from the numbers within chunks."""

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -16,10 +17,12 @@ from lightning_tgnn import EventStore
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_stream, read_events
 from lightning_tgnn.data.readers import parse as parse_module
+from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.sources import convert as convert_module
-from lightning_tgnn.data.sources.convert import convert_text, is_text_file, write_csv
+from lightning_tgnn.data.sources.convert import convert_events, write_csv
 from lightning_tgnn.data.streams.kept_adjacency import save_with_adjacency
 from tests.data.disks import files_below, nobody
+from tests.data.small_pieces import in_pieces
 
 COLUMNS = {"src": "s", "dst": "d", "time": "t", "label": "l", "edge_features": ["f"]}
 INTEGERS = st.integers(-5, 20).map(str)
@@ -38,7 +41,7 @@ LABELS = st.integers(0, 3).map(str) | st.sampled_from(["0.5", "2.0"])
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(parse_module, "_CELLS_PER_CHUNK", 12)
+    monkeypatch.setattr(parse_module, "_cells", in_pieces(3))
     monkeypatch.setattr(convert_module, "_ORDERED_AT_ONCE", 3)
 
 
@@ -62,14 +65,14 @@ def test_conversion_is_reading(small_pieces, kind, data, apart, is_sorted):
         path = Path(folder) / "events.csv"
         path.write_text("s,d,t,l,f\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
         reading = {"columns": COLUMNS, "bipartite": apart}
-        assert_same(convert_text(path, Path(folder) / "store", **reading), read_events(path, **reading))
+        assert_same(convert_events(path, Path(folder) / "store", **reading), read_events(path, **reading))
 
 
 def test_names_with_blanks_and_other_letters_and_gzip(tmp_path):
     path = tmp_path / "Ereignisse größer.csv.gz"
     path.write_bytes(gzip.compress(b"src,dst,time\n1,2,3\n2,3,4\n"))
     folder = tmp_path / "ein Ordner" / "店 ströme"
-    store = convert_text(path, folder)
+    store = convert_events(path, folder)
     assert_same(store, read_events(path))
     assert sorted(file.name for file in folder.iterdir()) == [
         "adjacency",
@@ -85,11 +88,11 @@ def test_names_with_blanks_and_other_letters_and_gzip(tmp_path):
 def test_unsorted_rows_are_told(tmp_path):
     (tmp_path / "e").write_text("1 2 5\n1 2 3\n")
     with pytest.warns(UserWarning, match="events were not sorted by time; sorted them"):
-        store = convert_text(tmp_path / "e", tmp_path / "store")
+        store = convert_events(tmp_path / "e", tmp_path / "store")
     assert store.time.tolist() == [3.0, 5.0]
 
 
-@pytest.mark.parametrize("read", [read_events, lambda path: convert_text(path, path.with_suffix(".store"))])
+@pytest.mark.parametrize("read", [read_events, lambda path: convert_events(path, path.with_suffix(".store"))])
 def test_times_that_float64_makes_equal_are_told(tmp_path, read, recwarn):
     path, other = tmp_path / "e.csv", tmp_path / "other.csv"
     path.write_text("src,dst,time\n1,2,1700000000000000000\n1,3,1700000000000000001\n")
@@ -116,7 +119,7 @@ def test_bad_files_leave_nothing(tmp_path, text, message):
     path = tmp_path / "events.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
-        convert_text(path, tmp_path / "store")
+        convert_events(path, tmp_path / "store")
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -125,7 +128,7 @@ def test_what_is_there_stays(tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "thesis.txt").write_text("years of work")
     with pytest.raises(InvalidArgumentError, match=r"folder must be new or empty, got .*choose another or remove it"):
-        convert_text(tmp_path / "e", tmp_path / "store")
+        convert_events(tmp_path / "e", tmp_path / "store")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["thesis.txt"]
 
 
@@ -139,7 +142,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, size):
     write_many(path, 10_000)
     message = r"store must be where it fits, got .*File too large.*; free space or choose another place; what was"
     with pytest.raises(InvalidArgumentError, match=message), files_below(size):
-        convert_text(path, tmp_path / "store")
+        convert_events(path, tmp_path / "store")
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -171,7 +174,7 @@ def test_two_runs_at_once(tmp_path):
             together.wait(timeout=60)
 
         try:
-            outcomes.append(convert_text(tmp_path / "events", tmp_path / "store", report=report))
+            outcomes.append(convert_events(tmp_path / "events", tmp_path / "store", report=report))
         except InvalidArgumentError as error:
             outcomes.append(str(error))
 
@@ -208,7 +211,17 @@ def test_what_a_csv_cannot_hold(tmp_path):
     assert (tmp_path / "e.csv").read_text() == "years of work"
 
 
-def test_text_is_told_from_other_files(tmp_path):
-    (tmp_path / "a").write_bytes(b"PAR1....")
-    (tmp_path / "b").write_text("1 2 3\n")
-    assert [is_text_file(tmp_path / name) for name in ("a", "b", "none", ".")] == [False, True, False, False]
+def test_parquet_is_converted_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("lightning_tgnn.data.readers.frame._ROWS_AT_ONCE", 3)
+    ids = [["a", "b", "c", "d", "a"] * 4, list(range(20))]
+    when = pd.date_range("2024-01-01", periods=20, tz="Europe/Berlin")[::-1]
+    frame = pd.DataFrame(
+        {"user": ids[0], "item": ids[1], "ts": when, "kind": [0, 1] * 10, "how": ["x", "y", "x", "z"] * 5}
+    )
+    frame.to_parquet(tmp_path / "events")
+    columns = {"src": "user", "dst": "item", "time": "ts", "label": "kind", "categories": ["how"]}
+    with pytest.warns(UserWarning, match="not sorted"):
+        store = convert_events(tmp_path / "events", tmp_path / "store", columns=columns)
+    with pytest.warns(UserWarning, match="not sorted"):
+        assert_same(store, frame_table(frame, columns=columns).store())
+    assert store.edge_feature_names == ("how=x", "how=y", "how=z")

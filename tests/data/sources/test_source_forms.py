@@ -3,7 +3,6 @@
 import datetime
 import decimal
 import pickle
-import sys
 import warnings
 
 import lightning.pytorch as pl
@@ -18,7 +17,7 @@ import torch
 from lightning_tgnn import EventStore, FullGraphDataModule, LinkPrediction, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_graph, read_events, save_graph
-from lightning_tgnn.data.readers.frame import read_frame
+from lightning_tgnn.data.readers.frame import frame_table
 
 EVENTS = 120
 ZONES = [datetime.timezone(datetime.timedelta(hours=hours)) for hours in range(3)]
@@ -177,10 +176,10 @@ def test_an_index_without_a_name_may_be_a_column():
     times = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-03"])
     table = pa.Table.from_pandas(pd.DataFrame({"src": [1, 2, 3], "dst": [4, 5, 6]}, index=times))
     columns = {"src": "src", "dst": "dst", "time": "__index_level_0__"}
-    assert np.diff(read_frame(table, columns=columns).time).tolist() == [86400.0, 86400.0]
+    assert np.diff(frame_table(table, columns=columns).store().time).tolist() == [86400.0, 86400.0]
     numbered = pa.Table.from_pandas(pd.DataFrame({"src": [1, 2], "dst": [4, 5], "time": [1, 2]}, index=[7, 8]))
     columns = {"src": "src", "dst": "dst", "time": "time", "edge_features": ["__index_level_0__"]}
-    assert read_frame(numbered, columns=columns).edge_features.tolist() == [[7], [8]]
+    assert frame_table(numbered, columns=columns).store().edge_features.tolist() == [[7], [8]]
 
 
 def test_texts_in_views_are_texts():
@@ -188,7 +187,7 @@ def test_texts_in_views_are_texts():
     table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
     assert "string_view" in str(table.schema)
     with pytest.warns(UserWarning, match="sorted"):
-        assert read_frame(table).node_ids.tolist() == ["a", "b", "x", "y"]
+        assert frame_table(table).store().node_ids.tolist() == ["a", "b", "x", "y"]
 
 
 def test_a_zone_counts_and_categories_are_texts():
@@ -359,13 +358,6 @@ def test_damaged_parquet_is_refused(tmp_path):
             TemporalDataModule(path, val_ratio=0.3, test_ratio=0.3).setup()
 
 
-def test_parquet_without_pyarrow_names_it(tmp_path, monkeypatch):
-    pq.write_table(pa.table(FRAME), tmp_path / "events.parquet")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InvalidArgumentError, match=r"without pyarrow.*pip install pyarrow, or"):
-        TemporalDataModule(tmp_path / "events.parquet").setup()
-
-
 class Evil:
     def __reduce__(self):
         return (open, ("evil", "w"))
@@ -466,16 +458,16 @@ def test_a_tgl_folder_heeds_no_columns(table, tmp_path):
 
 def test_dates_are_as_fine_as_they_are_given():
     nanoseconds = pd.to_datetime([36, 1_500, 1_700_000_000_123_456_000]).astype("datetime64[ns]")
-    store = read_frame(pd.DataFrame({"src": [1, 2, 3], "dst": [2, 3, 1], "time": nanoseconds}))
+    store = frame_table(pd.DataFrame({"src": [1, 2, 3], "dst": [2, 3, 1], "time": nanoseconds})).store()
     np.testing.assert_allclose(store.time, [36e-9, 1.5e-6, 1_700_000_000.123456], rtol=1e-15)
     microseconds = pd.DataFrame({"src": [1], "dst": [2], "time": nanoseconds[2:].astype("datetime64[us]")})
-    assert read_frame(microseconds).time[0] == store.time[2]
+    assert frame_table(microseconds).store().time[0] == store.time[2]
 
 
 def test_a_frame_in_which_a_label_is_a_feature_too_is_refused():
     names = ["user_id", "item_id", "timestamp", "state_label", "state_label"]
     with pytest.raises(DataError, match=r"the DataFrame must be a header with .* once each, got .*'state_label'"):
-        read_frame(pd.DataFrame([[1, 2, 3.0, 0, 0]], columns=names))
+        frame_table(pd.DataFrame([[1, 2, 3.0, 0, 0]], columns=names))
 
 
 def test_a_path_below_the_home_is_a_path(table, tmp_path, monkeypatch):
