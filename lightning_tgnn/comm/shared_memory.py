@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_tgnn.checks import DataError, refusal
 from lightning_tgnn.comm.failure import peer_failure
-from lightning_tgnn.files.abandoned import own, remove_if_abandoned
+from lightning_tgnn.files.unfinished import own, remove_if_abandoned
 
 _ALIGNMENT = 64
 _NEW, _NAMED = "lightning_tgnn_new-", "lightning_tgnn_shm-"
@@ -158,7 +158,7 @@ def remove_abandoned_memory() -> None:
     """Remove what killed processes of this user have left in shared memory."""
     folder = _FOLDER if _FOLDER.is_dir() else Path(tempfile.gettempdir())
     for path in folder.glob(f"{_NAMED}*"):
-        remove_if_abandoned(path, least_age=0.0)
+        remove_if_abandoned(path)
 
 
 def _places(shapes: Shapes) -> tuple[dict[str, int], int]:

@@ -33,7 +33,8 @@ from lightning_tgnn.files.checkpoint_folder import (
 )
 from lightning_tgnn.files.folder_replacement import remove, replace_folder
 from lightning_tgnn.files.tensors import check_nesting, check_records
-from lightning_tgnn.files.whole import hidden_name, reading_tensors, write_tensors
+from lightning_tgnn.files.unfinished import hidden_name
+from lightning_tgnn.files.whole import reading_tensors, write_tensors
 
 _VALUES = "/data.pkl"  # of torch's files
 _RUN, _RUNS = "lightning_tgnn.run", "lightning_tgnn.runs"

@@ -11,11 +11,10 @@ from pathlib import Path
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.files.checkpoint_folder import META, is_own
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
-from lightning_tgnn.files.scratch_folder import ScratchFolder
-from lightning_tgnn.files.whole import hidden_name
+from lightning_tgnn.files.unfinished import OwnedFolder, hidden_name
 
 
-def begin_folder(path: Path) -> ScratchFolder:
+def begin_folder(path: Path) -> OwnedFolder:
     """Make the hidden folder beside ``path`` in which its next content is written, and remove what dead runs have left.
 
     The hidden folder of another run that is alive stays.
@@ -25,7 +24,7 @@ def begin_folder(path: Path) -> ScratchFolder:
     """
     _check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = _hidden_beside(path)
+    hidden = OwnedFolder(path)
     parts_of(hidden.path).mkdir()
     return hidden
 
@@ -33,10 +32,6 @@ def begin_folder(path: Path) -> ScratchFolder:
 def parts_of(hidden: Path) -> Path:
     """Return where the parts of a hidden folder go."""
     return hidden / hidden.name[-32:]
-
-
-def _hidden_beside(path: Path) -> ScratchFolder:
-    return ScratchFolder(path.parent, f".{path.name}")
 
 
 def _check_replaceable(path: Path) -> None:
@@ -106,7 +101,7 @@ def remove(path: Path) -> None:
 def _remove(old: Path, path: Path) -> None:
     """Remove what is, or was, at ``path``; what a kill leaves of it goes with the next checkpoint of that name."""
     if old.is_dir():
-        going = _hidden_beside(path)
+        going = OwnedFolder(path)
         old.rename(going.path / path.name)
         going.remove()
     else:

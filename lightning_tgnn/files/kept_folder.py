@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import zlib
 from collections.abc import Callable, Collection
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
-from lightning_tgnn.files.abandoned import MARK
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
@@ -39,7 +37,6 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
         with suppress(DataError, OSError):
             return read()
         _check_may_be_replaced(place, names)
-        _remove_unfinished(place)
         with new_folder(place) as partial:
             write(partial)
             shutil.rmtree(place, ignore_errors=True)
@@ -65,15 +62,6 @@ def _check_may_be_replaced(place: Path, names: Collection[str]) -> None:
         cure = "move what is in it elsewhere"
         received = f"one that holds {other[0]!r}"
         raise InvalidArgumentError(refusal(str(place), "a folder of what is kept there alone", received, cure))
-
-
-def _remove_unfinished(place: Path) -> None:
-    """Remove what processes that have died have left: whoever writes holds the lock."""
-    unfinished = re.compile(rf"\.{re.escape(place.name + MARK)}[0-9a-f]{{32}}")
-    with suppress(OSError):
-        for path in place.parent.iterdir():
-            if unfinished.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _not_replaced(place: Path, received: object) -> InvalidArgumentError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.files.abandoned import owned_folder, remove_unfinished
-from lightning_tgnn.files.whole import hidden_name, not_writable, writing_to
+from lightning_tgnn.files.unfinished import OwnedFolder
+from lightning_tgnn.files.whole import not_writable, writing_to
 
 
 def check_new(folder: Path) -> None:
@@ -37,18 +36,17 @@ def new_folder(folder: Path, *, keep_other: bool = True) -> Iterator[Path]:
     Raises:
         InvalidArgumentError: Nothing can be written there, or not all of it.
     """
-    partial = hidden_name(folder)
-    remove_unfinished(folder.parent)
     try:
-        partial.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = OwnedFolder(folder)
     except OSError as error:
         raise not_writable(folder, error) from error
     try:
-        with owned_folder(partial), writing_to(folder):
-            yield partial
-        _rename(partial, folder, keep_other)
+        with writing_to(folder):
+            yield partial.path
+        _rename(partial.path, folder, keep_other)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        partial.remove()
 
 
 def _rename(partial: Path, folder: Path, keep_other: bool) -> None:

@@ -8,17 +8,16 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType
-from uuid import uuid4
 
 import torch
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
-from lightning_tgnn.files.abandoned import MARK, own, remove_unfinished
 from lightning_tgnn.files.tensors import reason_of
+from lightning_tgnn.files.unfinished import owned_file, remove_unfinished
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_WRITABLE = {
@@ -30,12 +29,6 @@ _NOT_WRITABLE = {
     errno.EEXIST,
     errno.ENAMETOOLONG,
 }
-
-
-def hidden_name(path: Path) -> Path:
-    """Return a new name beside ``path`` for what is not complete yet."""
-    # Of all names with "ckpt_" in them Lightning takes the digits behind it for the number of a checkpoint.
-    return path.with_name(f".{path.name.replace('ckpt_', 'ckpt-')}{MARK}{uuid4().hex}")
 
 
 @contextmanager
@@ -51,20 +44,14 @@ def new_file(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         cure = "choose another place"
         raise InvalidArgumentError(refusal(str(path), "a new file, or one to replace", "something else there", cure))
-    partial = hidden_name(path)
-    try:
-        with writing_to(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_unfinished(path.parent)
-            with partial.open("ab") as held:
-                own(held.fileno())
-                yield partial
-                with partial.open("rb+") as file:
-                    os.fsync(file.fileno())
-                partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    with writing_to(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(path.parent)
+        with owned_file(path) as partial:
+            yield partial
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
 
 
 @contextmanager

@@ -24,8 +24,9 @@ from lightning_tgnn.commands.partition.nodes import save_heat_map
 from lightning_tgnn.files import unpack as unpack_module
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.partitions import save_partition
+from lightning_tgnn.files.unfinished import hidden_name
 from lightning_tgnn.files.unpack import unpack
-from lightning_tgnn.files.whole import hidden_name, new_file, write_tensors, write_text
+from lightning_tgnn.files.whole import new_file, write_tensors, write_text
 from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import files_below, nobody
 from tests.data.example_streams import random_store

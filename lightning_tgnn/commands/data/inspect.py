@@ -35,7 +35,7 @@ from lightning_tgnn.data.standardize import Moments
 from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy
-from lightning_tgnn.files.scratch_folder import ScratchFolder
+from lightning_tgnn.files.unfinished import OwnedFolder
 from lightning_tgnn.files.whole import new_file, write_text, writing_to
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def inspect(arguments: Sequence[str]) -> None:
     check_ends("dst", store.dst, store.num_nodes)
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        scratch = ScratchFolder(folder, "lightning_tgnn-inspect")
+        scratch = OwnedFolder(folder / "inspect")
         try:
             described, columns, nodes = describe(store, options.max_loss, scratch.path)
             figures = {"source": str(of_data["source"]), **described}

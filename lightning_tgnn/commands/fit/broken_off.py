@@ -21,8 +21,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_tgnn.comm import is_interrupt
 from lightning_tgnn.commands import INTERRUPTED
 from lightning_tgnn.compat.command_line import MultiProcessingLauncher
-from lightning_tgnn.files.abandoned import remove_unfinished
 from lightning_tgnn.files.runs import checkpoints_in
+from lightning_tgnn.files.unfinished import remove_unfinished
 
 _LINE = "lightning-tgnn: interrupted"
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.data.batches.sampling import EventSampler, Sample
 from lightning_tgnn.files.npy_file import allocate_npy
-from lightning_tgnn.files.scratch_folder import ScratchFolder
+from lightning_tgnn.files.unfinished import OwnedFolder
 from lightning_tgnn.files.whole import writing_to
 from lightning_tgnn.types import Turn
 
@@ -46,7 +46,7 @@ class PresampledEpochs:
         place = Path(folder or tempfile.gettempdir())
         with writing_to(place):
             place.mkdir(parents=True, exist_ok=True)
-            self._folder = ScratchFolder(place, "lightning_tgnn-presample")
+            self._folder = OwnedFolder(place / "presample")
         self._numbers = count()  # no file takes the name of an earlier one, which a batch under way may still read
         self._begin()
         self._common = min(sampler.roots_per_event, 2) if sampler.neighbor_sampler == "most_recent" else 0

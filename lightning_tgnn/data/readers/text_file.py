@@ -94,7 +94,7 @@ def open_lines(path: Path, *, blank_comments: bool = False, one_blank: bool = Fa
         one_blank: Put one blank for every run of blanks and tabs, and none at the ends of lines.
 
     Raises:
-        DataError: As in `open_text`.
+        DataError: The file does not exist or, in this or a later read, is not whole UTF-8 text.
     """
     blocks = _checked(path, whole_lines(path), blank_comments)
     return io.BufferedReader(_BlockStream(map(_with_one_blank, blocks) if one_blank else blocks), _BLOCK_BYTES)

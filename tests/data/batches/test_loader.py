@@ -18,7 +18,7 @@ from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.algorithms.schedules import DataParallel, RoundRobin
 from lightning_tgnn.data.batches import loader as loader_module
 from lightning_tgnn.data.batches.prefetch import prefetched
-from lightning_tgnn.files.scratch_folder import ScratchFolder
+from lightning_tgnn.files.unfinished import OwnedFolder
 from lightning_tgnn.types import RankLayout
 from lightning_tgnn.types.layout import STATE
 from tests.data.example_streams import random_store
@@ -253,8 +253,8 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(tmp_path):
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from lightning_tgnn.files.scratch_folder import ScratchFolder\n"
-        "held = ScratchFolder(Path(sys.argv[1]), 'lightning_tgnn-presample')\n"
+        "from lightning_tgnn.files.unfinished import OwnedFolder\n"
+        "held = OwnedFolder(Path(sys.argv[1]) / 'presample')\n"
         "(held.path / 'negatives.npy').write_bytes(b'0' * 1000)\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"
@@ -266,30 +266,28 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start(tmp_path):
         assert lives.stdout.readline() == killed.stdout.readline() == "ready\n"
         killed.communicate("", timeout=60)
         assert killed.returncode == -signal.SIGKILL
-        other = tmp_path / "lightning_tgnn-presample-another.host-1"  # whose locks may not be seen here
+        other = tmp_path / f".presample.lightning_tgnn-another.host-{'0' * 32}"  # whose locks may not be seen here
         other.mkdir()
-        other.with_suffix(".host-1.lock").touch()
-        folders = {path for path in tmp_path.iterdir() if path.is_dir()}
-        assert len(folders) == 3
-        own = ScratchFolder(tmp_path, "lightning_tgnn-presample")
-        left = {path for path in tmp_path.iterdir() if path.is_dir()} - {own.path}
+        assert len(list(tmp_path.iterdir())) == 3
+        own = OwnedFolder(tmp_path / "presample")
+        left = {*tmp_path.iterdir()} - {own.path}
         assert len(left) == 2
         assert other in left
         own.remove()
         lives.communicate("", timeout=60)
-    assert len(list(tmp_path.iterdir())) == 4
-    ScratchFolder(tmp_path, "lightning_tgnn-presample").remove()
-    assert set(tmp_path.iterdir()) == {other, other.with_suffix(".host-1.lock")}
+    assert len(list(tmp_path.iterdir())) == 2
+    OwnedFolder(tmp_path / "presample").remove()
+    assert [*tmp_path.iterdir()] == [other]
 
 
 def test_a_fork_leaves_its_parents_folder(tmp_path):
-    held = ScratchFolder(tmp_path, "p")
+    held = OwnedFolder(tmp_path / "p")
     child = multiprocessing.get_context("fork").Process(target=held.remove)
     child.start()
     child.join(60)
     assert child.exitcode == 0
     assert held.path.is_dir()
-    assert ScratchFolder(tmp_path, "p").path.is_dir()
+    assert OwnedFolder(tmp_path / "p").path.is_dir()
     assert held.path.is_dir()
     held.remove()
     assert not held.path.exists()
