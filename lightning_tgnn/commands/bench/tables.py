@@ -10,9 +10,8 @@ from typing import Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
-from rich.table import Table
 
-from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.shared.results import print_results
 
 ALONE = "one process"
 
@@ -44,7 +43,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
         about: How they were measured.
         output: Folder of the JSON file.
     """
-    print_table(_table(_with_one_process(results, about)))
+    _print(results, about, sent_by_kind="sent_per_event_by_operation")
     _say_if_alike(results, "events_per_second", higher_is_faster=True)
     steps = f"{about['steps']} steps after {about['warmup']} others, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {steps}")
@@ -58,7 +57,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 @rank_zero_only
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on a static graph; arguments as those of `print_bench`."""
-    print_table(_graph_table(_with_one_process(results, about)))
+    _print(results, about)
     _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, {_counting(about['rounds'])}"
     say(f"ranks: {about['ranks']}; {about['vertices']:,} vertices, {about['edges']:,} edges; {epochs}")
@@ -69,7 +68,12 @@ def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any],
 @rank_zero_only
 def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
     """Print what was measured on snapshots; arguments as those of `print_bench`."""
-    print_table(_snapshot_table(_with_one_process(results, about)))
+    _print(
+        results,
+        about,
+        sent_by_kind="bytes_per_epoch_by_operation",
+        bytes_in_memory="shared_memory_bytes_per_epoch",
+    )
     _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     counted = about["epochs"] - about["warmup"]
     epochs = f"{counted} epochs after {about['warmup']} others, {_counting(about['rounds'])}"
@@ -95,8 +99,15 @@ def _say_if_alike(results: dict[str, dict[str, Any]], speed: str, *, higher_is_f
         say(f"rounds overlap: {first} is not distinguishable from {others} here{cure}; more --rounds may tell")
 
 
-def _with_one_process(results: dict[str, dict[str, Any]], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {ALONE: about[ALONE], **results} if ALONE in about else results
+def _print(results: dict[str, dict[str, Any]], about: dict[str, Any], **called: str) -> None:
+    """Print the table; ``called`` says what columns are called in bench.json."""
+    shown = {ALONE: about[ALONE], **results} if ALONE in about else results
+    print_results(
+        [
+            {"strategy": name, **metrics, **{column: metrics.get(key) for column, key in called.items()}}
+            for name, metrics in shown.items()
+        ]
+    )
 
 
 def _counting(rounds: int) -> str:
@@ -104,61 +115,3 @@ def _counting(rounds: int) -> str:
     if rounds == 1:
         return "one round"
     return f"median of {rounds} rounds" + ("" if rounds % 2 else ", the slower of the two in the middle")
-
-
-def _table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table("strategy", "events/s", "B/event", "of which", "hidden", "val AP")
-    _align(table)
-    for name, figures in results.items():
-        shares = [f"{operation} {sent:,.0f}" for operation, sent in figures["sent_per_event_by_operation"].items()]
-        table.add_row(
-            name,
-            f"{figures['events_per_second']:,.0f}",
-            f"{figures['sent_per_event']:,.0f}",
-            "\n".join(shares),
-            _or_blank(figures["hidden_share"], ".1%"),
-            _or_blank(figures["val_ap"], ".4f"),
-        )
-    return table
-
-
-def _graph_table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table("strategy", "s/epoch", "B/epoch", "rows sent", "training", "test")
-    _align(table)
-    for name, figures in results.items():
-        table.add_row(
-            name,
-            f"{figures['seconds_per_epoch']:.4f}",
-            f"{figures['bytes_per_epoch']:,.0f}",
-            _or_blank(figures["rows_share"], ".1%"),
-            f"{figures['train_accuracy']:.4f}",
-            _or_blank(figures["test_accuracy"], ".4f"),
-        )
-    return table
-
-
-def _snapshot_table(results: dict[str, dict[str, Any]]) -> Table:
-    table = Table("strategy", "s/epoch", "waiting", "B/epoch", "of which", "in memory", "test AP")
-    _align(table)
-    for name, figures in results.items():
-        kinds = figures["bytes_per_epoch_by_operation"]
-        shares = [f"{operation} {sent:,.0f}" for operation, sent in kinds.items() if sent]
-        table.add_row(
-            name,
-            f"{figures['seconds_per_epoch']:.3f}",
-            f"{figures['waiting_share']:.1%}",
-            f"{figures['bytes_per_epoch']:,.0f}",
-            "\n".join(shares),
-            f"{figures['shared_memory_bytes_per_epoch']:,.0f}",
-            _or_blank(figures["test_ap"], ".4f"),
-        )
-    return table
-
-
-def _align(table: Table) -> None:
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-
-
-def _or_blank(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

@@ -12,7 +12,6 @@ import torch
 import yaml
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
-from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.planner import compression_cost
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
@@ -29,7 +28,7 @@ from lightning_tgnn.commands.plan.snapshot_measure import SnapshotMeasurements, 
 from lightning_tgnn.commands.plan.tables import FOR_COMPARISON
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
-from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.shared.results import print_results
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, written_costs
 from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
 from lightning_tgnn.data import SnapshotDataModule
@@ -221,19 +220,19 @@ def print_snapshot_plans(
         console: Where to.
         wide: Whether the table has all columns.
     """
-    columns = ("groups/device", "s/epoch", "waiting", "MB between machines")
-    shown = range(4) if wide else (0, 1)
-    table = Table("plan", *(columns[number] for number in shown), "why")
-    for column in table.columns[1:4] if wide else table.columns[1:3]:
-        column.justify = "right"
+    rows: list[dict[str, Any]] = []
     for one in [*found, alone]:
-        figures = ("", "", "", "")
-        if not one.objection:
-            sent = ", ".join(f"{size / 1e6:,.2f} {kind}" for kind, size in one.sent.items() if size)
-            figures = str(one.batch_size), f"{one.seconds:,.3f}", f"{one.waiting:.1%}", sent or "0"
         why = FOR_COMPARISON if one is alone else snapshot_reason(one, found)
-        table.add_row(one.written, *(figures[number] for number in shown), why)
-    print_table(table, console, wide=wide)
+        rows.append({"strategy": one.written, "why": why})
+        if not one.objection:
+            rows[-1] |= {"batch_size": one.batch_size, "seconds_per_epoch": one.seconds}
+        if wide and not one.objection:
+            rows[-1] |= {
+                "waiting_share": one.waiting,
+                "bytes_per_epoch": sum(one.sent.values()),
+                "sent_by_kind": one.sent,
+            }
+    print_results(rows, console, wide=wide)
 
 
 def snapshot_reason(one: SnapshotCandidate, found: Sequence[SnapshotCandidate]) -> str:

@@ -7,16 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.planner import Assessment
-from lightning_tgnn.commands.shared.printed import print_table
-from lightning_tgnn.files.memory import readable_size
+from lightning_tgnn.commands.shared.results import print_results
 
 _SHOWN = 12
 FOR_COMPARISON = "to compare with: the same global batches on the cores of one rank; bench measures it"
-
-_WIDE = ("state/machine", "sent/event", "updates lost", "staleness")
 
 
 def print_plans(found: Sequence[Assessment], alone: Assessment, console: Console, *, wide: bool = False) -> None:
@@ -28,19 +24,8 @@ def print_plans(found: Sequence[Assessment], alone: Assessment, console: Console
         console: Where to.
         wide: Whether the table has all columns.
     """
-    table = Table("plan", "batch", "events/s", *(_WIDE if wide else ()), "why")
-    for column in table.columns[1:-1]:
-        column.justify = "right"
     rows = [(one, reason(one, found, place)) for place, one in enumerate(found[:_SHOWN])]
-    for one, why in [*rows, (alone, FOR_COMPARISON)]:
-        table.add_row(
-            one.candidate.written,
-            f"{one.candidate.batch_size:,}",
-            f"{one.events_per_second:,.0f}",
-            *(_more(one) if wide else ()),
-            why,
-        )
-    print_table(table, console, wide=wide)
+    print_results([_row(one, why, wide) for one, why in [*rows, (alone, FOR_COMPARISON)]], console, wide=wide)
     if note := where_state_belongs(found):
         console.out(note, highlight=False)
     hidden = found[_SHOWN:]
@@ -53,10 +38,20 @@ def print_plans(found: Sequence[Assessment], alone: Assessment, console: Console
         console.out(f"slower and in plan.json: {slower} more", highlight=False)
 
 
-def _more(one: Assessment) -> tuple[str, ...]:
-    """Return what stands in the further columns of the wide table."""
-    sent = f"{one.sent_per_event:,.0f} B"
-    return readable_size(round(one.state_bytes)), sent, f"{one.loss:.0%}", str(one.staleness)
+def _row(one: Assessment, why: str, wide: bool) -> dict[str, Any]:
+    """Return what the table has of a plan."""
+    further = {
+        "state_bytes": one.state_bytes,
+        "sent_per_event": one.sent_per_event,
+        "updates_lost": one.loss,
+        "staleness": one.staleness,
+    }
+    return {
+        "strategy": one.candidate.written,
+        "batch_size": one.candidate.batch_size,
+        "events_per_second": one.events_per_second,
+        "why": why,
+    } | (further if wide else {})
 
 
 def where_state_belongs(found: Sequence[Assessment]) -> str:

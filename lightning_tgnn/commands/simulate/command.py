@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.algorithms.schedules.simulator import simulate as simulated
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.commands.shared.options import Options
-from lightning_tgnn.commands.shared.printed import print_table
+from lightning_tgnn.commands.shared.results import print_results
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs
 from lightning_tgnn.commands.simulate.options import DESCRIPTION, SimulateOptions
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     forecast_epoch,
-    print_snapshot_forecasts,
     snapshot_figures,
+    snapshot_row,
 )
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
 from lightning_tgnn.files.whole import check_apart, new_file, write_text
@@ -63,7 +62,7 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
         for ranks in options.counts:
             found = _simulated(plan, costs, ranks, options)
             forecasts.append(Forecast.of(plan.written, found, options.hosts, size))
-    print_forecasts(forecasts, console)
+    print_results([forecast.row() for forecast in forecasts], console)
     lines = [f"{options.turns} turns of {size} events per rank; the second half is taken to be steady"]
     needed = {name for plan in plans for name in _missing(costs, plan, options)}
     if missing := sorted(needed, key=lambda name: (name.startswith("bytes of "), name)):
@@ -92,7 +91,7 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
                 plan, given.sizes, costs, layout, options.links, group_size=length, groups=groups, numbers=given.groups
             )
             figures.append(snapshot_figures(plan, found, options.hosts))
-    print_snapshot_forecasts(figures, console)
+    print_results([snapshot_row(one) for one in figures], console)
     played = len(given.sizes if given.groups is None else given.groups)
     update = f"{size} per device and update" if size else f"{given.groups_per_update} an update"
     lines = [f"{played} groups of up to {length} snapshots, {update}"]
@@ -101,7 +100,7 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
         lines += _painted(found.pipelines[0].timeline, title, options)
     elif options.timeline or options.trace:
         lines.append(f"{plan.written} has no timeline: its ranks keep step")
-    sent = "MB sent: over links, hidden state between ranks of one host too if others are on another one"
+    sent = "B: bytes sent over links, of hidden state between ranks of one host too if others are on another one"
     return [*lines, sent, *_kept(size, figures, options)]
 
 
@@ -198,29 +197,10 @@ class Forecast:
         """Return all of it as plain values."""
         return asdict(self)
 
-
-def print_forecasts(forecasts: list[Forecast], console: Console) -> None:
-    """Print a row for each.
-
-    Args:
-        forecasts: In order.
-        console: Where to.
-    """
-    table = Table("strategy", "ranks", "staleness", "events/s", "ms/turn", "bubble", "waits for", "hangs on")
-    for column in table.columns[1:6]:
-        column.justify = "right"
-    for forecast in forecasts:
-        table.add_row(
-            forecast.strategy,
-            str(forecast.ranks),
-            str(forecast.staleness),
-            f"{forecast.events_per_second:,.0f}",
-            f"{1e3 * forecast.seconds_per_turn:,.2f}",
-            f"{forecast.bubble:.1%}",
-            ", ".join(list(forecast.waiting)[:2]),
-            _longest(forecast.critical_path),
-        )
-    print_table(table, console)
+    def row(self) -> dict[str, Any]:
+        """Return what the table has of it."""
+        waits = {"waits_for": ", ".join(list(self.waiting)[:2]), "hangs_on": _longest(self.critical_path)}
+        return self.figures() | waits
 
 
 def _longest(path: dict[str, float]) -> str:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.operator_order import search_of
@@ -18,7 +16,6 @@ from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds,
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_traffic
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.types.layout import RankLayout
@@ -162,19 +159,13 @@ def snapshot_figures(plan: SimulatedPlan, found: EpochForecast, hosts: int) -> d
     }
 
 
-def print_snapshot_forecasts(figures: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a row for each.
-
-    Args:
-        figures: As `snapshot_figures` returns them, in order.
-        console: Where to.
-    """
-    table = Table("strategy", "ranks", "s/epoch", "waiting", "overlap", "MB sent", "MB in shared memory")
-    for column in (*table.columns[1:5], table.columns[6]):
-        column.justify = "right"
-    for one in figures:
-        sent = ", ".join(f"{size / 1e6:,.1f} {kind}" for kind, size in one["bytes_sent"].items() if size)
-        shared = f"{one['bytes_in_shared_memory'] / 1e6:,.1f}"
-        row = f"{one['seconds_per_epoch']:,.3f}", f"{one['waiting']:.1%}", f"{one['overlap']:.1%}", sent or "0", shared
-        table.add_row(one["strategy"], str(one["ranks"]), *row)
-    print_table(table, console)
+def snapshot_row(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return what the table has of a forecast; see `snapshot_figures`."""
+    sent = figures["bytes_sent"]
+    more = {"bytes_per_epoch": sum(sent.values()), "sent_by_kind": sent}
+    return {
+        **figures,
+        "waiting_share": figures["waiting"],
+        "bytes_in_memory": figures["bytes_in_shared_memory"],
+        **more,
+    }
