@@ -106,7 +106,7 @@ class ExchangeMonitor(WindowedMonitor):
             return
         if self._window.steps:
             self._close_window(trainer)
-        sent = _of_all_ranks(trainer, self._sent)
+        sent = _from_all_ranks(trainer, self._sent)
         self._sent.zero_()
         if trainer.is_global_zero and trainer.world_size > 1:
             write_figure(trainer, "exchange/residual", partial(residual_figure, sent))
@@ -116,10 +116,10 @@ class ExchangeMonitor(WindowedMonitor):
         assert window is not None
         roots, distinct, written, distinct_written, asked, found = self._seen
         # Where ranks take turns, one may have had no part in what others have done.
-        operations = sorted(set().union(*strategy.of_all_ranks(list(window.flows))))
+        operations = sorted(set().union(*strategy.from_all_ranks(list(window.flows))))
         flows = {operation: window.flows.get(operation, Flow()) for operation in operations}
         counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, flows)
-        packed = _of_all_ranks(trainer, counts.packed())
+        packed = _from_all_ranks(trainer, counts.packed())
         self.latest = exchange_figures(
             packed, operations, window.steps, self._task.state_spec, sharing=strategy.ranks_per_copy
         )
@@ -139,7 +139,7 @@ def _rows_asked_for(task: NodeStateTask[object]) -> tuple[int, int]:
     return task.state_store.asked, task.state_store.found
 
 
-def _of_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:
+def _from_all_ranks(trainer: pl.Trainer, row: Tensor) -> Tensor:
     """Return [M, n], on the CPU, of every rank's row [n]."""
     strategy = trainer.strategy
     # As a sum, each rank's row in its place: the gather that Lightning offers is one that torch is giving up.
@@ -200,7 +200,7 @@ def exchange_figures(
         sharing: How many ranks share a copy of node state; all if None.
     """
     ranks, width = len(packed), len(_OF_BATCHES)
-    of_batches = dict(zip(_OF_BATCHES, packed[:, :width].sum(0).tolist(), strict=True))
+    batch_counts = dict(zip(_OF_BATCHES, packed[:, :width].sum(0).tolist(), strict=True))
     flows = packed[:, width:].view(ranks, len(operations), len(_OF_FLOW))
     sent = dict(zip(sorted(operations), flows[..., 0].sum(0).tolist(), strict=True))
     load = flows[..., :2].sum((1, 2))
@@ -212,9 +212,9 @@ def exchange_figures(
     figures["exchange/max_over_mean"] = float(load.max() / load.mean()) if load.any() else 1.0
     if in_flight:
         figures["exchange/hidden_share"] = 1 - waited / in_flight
-    if of_batches["asked"]:
-        figures["exchange/cache_hit_rate"] = of_batches["found"] / of_batches["asked"]
-    return figures | _formulas(of_batches, sharing or ranks, steps, spec)
+    if batch_counts["asked"]:
+        figures["exchange/cache_hit_rate"] = batch_counts["found"] / batch_counts["asked"]
+    return figures | _formulas(batch_counts, sharing or ranks, steps, spec)
 
 
 def _formulas(counts: Mapping[str, float], ranks: int, steps: int, spec: StateSpec) -> dict[str, float]:

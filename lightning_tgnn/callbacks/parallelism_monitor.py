@@ -164,10 +164,10 @@ class ParallelismMonitor(WindowedMonitor):
             self._close_window(trainer, self._strategy, None)
 
     def _close_window(self, trainer: pl.Trainer, strategy: PlanRunner, gradient: Tensor | None) -> None:
-        told = strategy.of_all_ranks((self._seconds, self._worked / self._seconds, self._counts, gradient))
-        lengths, shares, of_ranks, gradients = zip(*told, strict=True)
+        told = strategy.from_all_ranks((self._seconds, self._worked / self._seconds, self._counts, gradient))
+        lengths, shares, per_rank, gradients = zip(*told, strict=True)
         seconds = sum(lengths) / len(lengths)
-        counted = torch.stack(of_ranks) if self._served is not None else None
+        counted = torch.stack(per_rank) if self._served is not None else None
         self.latest = self._loss | parallelism_figures(shares, counted, seconds, self._steps, self._factors)
         present = [own for own in gradients if own is not None]
         if len(present) == len(gradients):
@@ -249,18 +249,18 @@ def spread_of_gradients(gradients: Tensor, factors: Factors) -> dict[str, float]
     """
     order = torch.tensor([rank for ranks in factors.copies for rank in ranks])
     tree = gradients.double()[order].view(len(factors.copies), -1, factors.sharing, gradients.shape[1])
-    of_batches = tree.mean(2, keepdim=True)
-    of_copies = of_batches.mean(1, keepdim=True)
-    mean = of_copies.mean(0, keepdim=True)
+    batch_means = tree.mean(2, keepdim=True)
+    copy_means = batch_means.mean(1, keepdim=True)
+    mean = copy_means.mean(0, keepdim=True)
     square = float(mean.square().sum()) + _TINY
 
     def between(parts: Tensor, whole: Tensor) -> float:
         return float((parts - whole).square().sum(-1).mean()) / square
 
     parts = {
-        "minibatch": between(tree, of_batches),
-        "epoch": between(of_batches, of_copies),
-        "memory": between(of_copies, mean),
+        "minibatch": between(tree, batch_means),
+        "epoch": between(batch_means, copy_means),
+        "memory": between(copy_means, mean),
     }
     figures = {f"parallelism/gradient_variance_{name}": value for name, value in parts.items()}
     return {"parallelism/gradient_variance": sum(parts.values()), **figures}

@@ -139,8 +139,8 @@ class SnapshotMonitor(WindowedMonitor):
         if self._counts.steps:
             self._close_window(trainer, strategy)
         whole: dict[int, LoadSums] = {}
-        for of_rank in strategy.of_all_ranks({number: astuple(sums) for number, sums in self._snapshots.items()}):
-            for number, sums in of_rank.items():
+        for from_rank in strategy.from_all_ranks({number: astuple(sums) for number, sums in self._snapshots.items()}):
+            for number, sums in from_rank.items():
                 whole[number] = whole.get(number, LoadSums()) + LoadSums(*sums)
         self._snapshots = {}
         if trainer.is_global_zero and whole:
@@ -164,7 +164,7 @@ class SnapshotMonitor(WindowedMonitor):
         return 0 if self._pipeline is None else self._pipeline.hand_over.moved
 
     def _close_window(self, trainer: pl.Trainer, strategy: SnapshotRunner) -> None:
-        counts = [RankCounts.of(packed) for packed in strategy.of_all_ranks(self._counts.packed())]
+        counts = [RankCounts.of(packed) for packed in strategy.from_all_ranks(self._counts.packed())]
         self.latest = snapshot_figures(counts, self._pairs)
         self.log_latest(trainer)
         self._counts = RankCounts()

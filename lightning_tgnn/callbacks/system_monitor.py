@@ -253,10 +253,10 @@ class LatestEmbeddings:
         columns = [torch.cat(column).cpu() for column in zip(*(vars(b).values() for b in self._batches), strict=True)]
         self.clear()
         own = Embedded(*columns) if columns else Embedded.empty()
-        return _of_all_ranks(own[own.order.argsort()[-self._points :]], trainer).latest(self._points)
+        return _from_all_ranks(own[own.order.argsort()[-self._points :]], trainer).latest(self._points)
 
 
-def _of_all_ranks(own: Embedded, trainer: pl.Trainer) -> Embedded:
+def _from_all_ranks(own: Embedded, trainer: pl.Trainer) -> Embedded:
     if trainer.world_size == 1:
         return own
     rows, width = over_ranks(trainer, torch.tensor(own.vectors.shape), "max").tolist()
@@ -283,7 +283,7 @@ def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer) -> Callable[[obje
 
     def keep(batch: object, made: Tensor) -> None:
         if trainer.validating and isinstance(batch, EventBatch):
-            embeddings.add(_of_events(batch, made))
+            embeddings.add(_from_events(batch, made))
         elif trainer.validating and isinstance(batch, Subgraph):
             nodes = batch.nodes[batch.scored]
             embeddings.add(Embedded(nodes, nodes, made[batch.scored].float(), batch.labels[batch.scored]))
@@ -291,7 +291,7 @@ def keeping(embeddings: LatestEmbeddings, trainer: pl.Trainer) -> Callable[[obje
     return keep
 
 
-def _of_events(batch: EventBatch, made: Tensor) -> Embedded:
+def _from_events(batch: EventBatch, made: Tensor) -> Embedded:
     """Return sources and destinations, event by event: in an order that no rank and no batch has a part in."""
     sides = torch.arange(2, device=made.device)
     return Embedded(

@@ -98,7 +98,7 @@ class TimelineMonitor(Monitor):
         assert self._recorder is not None
         bars = self._recorder.take_bars()
         self._stop()
-        self.timeline = _joined(_of_all_ranks(bars, trainer), self.first)
+        self.timeline = _joined(_from_all_ranks(bars, trainer), self.first)
         folder = trainer.log_dir  # the same on all ranks, which tell each other
         for writer in writers_of(trainer):
             if isinstance(writer, FigureWriter):
@@ -108,7 +108,7 @@ class TimelineMonitor(Monitor):
             write_text(Path(folder) / f"{self.name}.json", json.dumps(chrome_trace(self.timeline)))
 
 
-def _of_all_ranks(own: _Bars, trainer: pl.Trainer) -> list[_Bars]:
+def _from_all_ranks(own: _Bars, trainer: pl.Trainer) -> list[_Bars]:
     """Return the bars of every rank; all ranks have to call it."""
     if trainer.world_size == 1:
         return [own]

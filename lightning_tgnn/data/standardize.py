@@ -62,7 +62,7 @@ class Moments:
         return cls(origin + mean, deviation, largest)
 
     @classmethod
-    def of_rows(cls, table: Tensor, rows: Tensor | None = None) -> Moments:
+    def from_rows(cls, table: Tensor, rows: Tensor | None = None) -> Moments:
         """Return the moments of a table, or of some of its rows, int64 [n]; some millions of values at a time."""
         count = len(table) if rows is None else len(rows)
         some = pieces(count, table.shape[1])

@@ -185,7 +185,7 @@ def _check_part(path: Path, expected: Mapping[str, int]) -> None:
         raise CheckpointError(refusal(str(path), requirement, "another checksum: damaged, or of another run", _CURE))
 
 
-def of_one_writing(folder: Path, read: Callable[[], _Held]) -> _Held:
+def read_consistently(folder: Path, read: Callable[[], _Held]) -> _Held:
     """Return what is read of a checkpoint, which is read anew where another has taken its place in the meantime.
 
     Args:

@@ -27,7 +27,7 @@ from lightning_tgnn.files.checkpoint_folder import (
     is_own,
     is_sharded,
     local_path,
-    of_one_writing,
+    read_consistently,
     read_tables,
     with_tables,
 )
@@ -116,7 +116,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
             held = self._open(path, map_location, weights_only, ALL_PARTS)
             return read_tables(held) if held.pop(WRITING, None) is not None else held
 
-        return read() if local is None else of_one_writing(local, read)
+        return read() if local is None else read_consistently(local, read)
 
     def open_checkpoint(
         self,
@@ -146,7 +146,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         def read() -> dict[str, Any]:
             return self._open(path, map_location, weights_only, checked)
 
-        return read() if (local := local_path(path)) is None else of_one_writing(local, read)
+        return read() if (local := local_path(path)) is None else read_consistently(local, read)
 
     def _open(
         self, path: str | Path | IO[bytes], map_location: object, weights_only: bool | None, checked: slice

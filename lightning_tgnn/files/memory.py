@@ -39,11 +39,11 @@ def total_memory() -> int | None:
     return _memory("MemTotal", "SwapTotal")
 
 
-def _memory(of_memory: str, of_swap: str) -> int | None:
+def _memory(memory_name: str, swap_name: str) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
-        size, swap = (kilobytes.get(name, 0) * 1024 for name in (of_memory, of_swap))
+        size, swap = (kilobytes.get(name, 0) * 1024 for name in (memory_name, swap_name))
         return min([size, *_limits()]) + swap if size else None
     return None
 

@@ -52,7 +52,7 @@ class RunFolders:
     shared: tuple[Path, ...] = field(default=())
 
     @classmethod
-    def of_trainer(cls, settings: Namespace) -> RunFolders:
+    def from_trainer(cls, settings: Namespace) -> RunFolders:
         """Return the folders that the settings of a Trainer mean.
 
         Args:

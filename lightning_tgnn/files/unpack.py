@@ -33,8 +33,8 @@ def unpack(archive: Path, folder: Path) -> None:
                     raise zipfile.BadZipFile(f"{packed:,} bytes that unpack to {size:,}")
                 zipped.extractall(partial)
         except Exception as error:  # what the reader of archives raises on garbage is anything
-            of_a_name = isinstance(error, OSError) and error.errno in _OF_NAMES
-            if isinstance(error, OSError) and not of_a_name and refusal_to_write(folder, error) is not None:
+            is_name_error = isinstance(error, OSError) and error.errno in _OF_NAMES
+            if isinstance(error, OSError) and not is_name_error and refusal_to_write(folder, error) is not None:
                 raise
             cure = "delete it, so that it is downloaded again"
             raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error

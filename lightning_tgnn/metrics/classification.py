@@ -50,10 +50,10 @@ class _OverLabels(Metric):
         """Return the figure, float32 []; NaN without an event."""
         if not len(self.scores):
             return torch.tensor(torch.nan, device=self.device)
-        return self._of_all(dim_zero_cat(self.scores), dim_zero_cat(self.labels).long())
+        return self._over_all(dim_zero_cat(self.scores), dim_zero_cat(self.labels).long())
 
     @abstractmethod
-    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor: ...
+    def _over_all(self, scores: Tensor, labels: Tensor) -> Tensor: ...
 
 
 class LabelAUROC(_OverLabels):
@@ -65,7 +65,7 @@ class LabelAUROC(_OverLabels):
     tensor(1.)
     """
 
-    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def _over_all(self, scores: Tensor, labels: Tensor) -> Tensor:
         return binary_auroc(scores, labels)
 
 
@@ -78,7 +78,7 @@ class LabelAveragePrecision(_OverLabels):
     tensor(1.)
     """
 
-    def _of_all(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def _over_all(self, scores: Tensor, labels: Tensor) -> Tensor:
         return binary_average_precision(scores, labels)
 
 
@@ -142,12 +142,12 @@ class LabelScores(Metric):
         nothing = torch.full((2,), torch.nan, device=self.device)
         if len(self.scores):
             scores, labels = dim_zero_cat(self.scores), dim_zero_cat(self.labels).long()
-            of_each = labels if labels.ndim == 2 else one_hot(labels, self.num_classes)
+            each_score = labels if labels.ndim == 2 else one_hot(labels, self.num_classes)
             first = 1 if labels.ndim == 1 and self.num_classes == 2 else 0
             found = []
             for c in range(first, self.num_classes):
-                known = of_each[:, c] >= 0
-                score, label = scores[known, c], of_each[known, c]
+                known = each_score[:, c] >= 0
+                score, label = scores[known, c], each_score[known, c]
                 if 0 < int(label.sum()) < len(label):
                     found.append(torch.stack([f(score, label) for f in (binary_average_precision, binary_auroc)]))
             nothing = torch.stack(found).mean(0) if found else nothing
@@ -225,9 +225,9 @@ class _ByClass(_AbstractStatScores):
 
     def compute(self) -> dict[str, Tensor]:
         """Return ``f1_0``, ``f1_1`` and so on, float32 []; NaN of a class that no event is of, by label or decision."""
-        of_each: Tensor = super().compute()  # type: ignore[safe-super]  # of the class beside it
+        each_score: Tensor = super().compute()  # type: ignore[safe-super]  # of the class beside it
         known = self.tp + self.fp + self.fn > 0
-        return {f"f1_{number}": figure.where(known[number], torch.nan) for number, figure in enumerate(of_each)}
+        return {f"f1_{number}": figure.where(known[number], torch.nan) for number, figure in enumerate(each_score)}
 
 
 class F1ByClass(_ByClass, MulticlassF1Score):  # type: ignore[misc]
@@ -248,14 +248,14 @@ class ClassMetrics(nn.Module):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         f1, accuracy = LabelF1(num_classes, average="macro"), LabelAccuracy(num_classes, average="micro")
-        self.of_decisions = nn.ModuleDict({"accuracy": accuracy, "f1": f1})
-        of_scores = {"ap": LabelAveragePrecision(), "auc": LabelAUROC()} if num_classes == 2 else {}
-        self.of_scores = nn.ModuleDict(of_scores)
+        self.decision_metrics = nn.ModuleDict({"accuracy": accuracy, "f1": f1})
+        score_metrics = {"ap": LabelAveragePrecision(), "auc": LabelAUROC()} if num_classes == 2 else {}
+        self.score_metrics = nn.ModuleDict(score_metrics)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What `compute` returns."""
-        return *self.of_decisions, *self.of_scores
+        return *self.decision_metrics, *self.score_metrics
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Add a batch.
@@ -264,19 +264,19 @@ class ClassMetrics(nn.Module):
             logits: Floating [B, C].
             labels: int64 [B].
         """
-        for metric in self.of_decisions.values():
+        for metric in self.decision_metrics.values():
             metric.update(logits.argmax(-1), labels)  # type: ignore[operator]
-        for metric in self.of_scores.values():
+        for metric in self.score_metrics.values():
             metric.update(logits[:, 1] - logits[:, 0], labels)  # type: ignore[operator]
 
     def compute(self) -> dict[str, Tensor]:
         """Return the figures by name."""
-        metrics = {**self.of_decisions, **self.of_scores}
+        metrics = {**self.decision_metrics, **self.score_metrics}
         return {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
 
     def reset(self) -> None:
         """Forget all batches."""
-        for metric in (*self.of_decisions.values(), *self.of_scores.values()):
+        for metric in (*self.decision_metrics.values(), *self.score_metrics.values()):
             metric.reset()  # type: ignore[operator]
 
 

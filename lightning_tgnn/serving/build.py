@@ -146,11 +146,11 @@ def from_checkpoint(
     is_destination[store.dst[:position]] = True
     clock = StreamClock(float(store.time[0]), latest)
     assert module.info is not None
-    seen = SeenPairs.of_stream(store, position)
+    seen = SeenPairs.from_stream(store, position)
     names = module.info.edge_feature_names or data.info.edge_feature_names  # checkpoints of earlier versions have none
     read = data.info
     info = replace(module.info, edge_feature_names=names, column_names=read.column_names, has_dates=read.has_dates)
-    return PredictorState(live, NodeNumbers.of_stream(store), clock, info, is_destination, data, seen)
+    return PredictorState(live, NodeNumbers.from_stream(store), clock, info, is_destination, data, seen)
 
 
 def catch_up(state: PredictorState) -> PredictorState:
@@ -256,7 +256,7 @@ def _live_after(
     store = data.store
     reads_features = module.sampled_roots == "all" and store.edge_features is not None
     width = 0 if module.sampled_roots == "none" else data.num_neighbors
-    recent, events = RecentNeighbors.of_stream(store, adjacency, position, width, data.past)
+    recent, events = RecentNeighbors.from_stream(store, adjacency, position, width, data.past)
     rows = torch.empty(0, 0) if store.edge_features is None else store.edge_features[events]
     features = FeatureLog(rows.to(module.device) if reads_features else torch.empty(0, 0))
     nodes = None if store.node_features is None else store.node_features[:]

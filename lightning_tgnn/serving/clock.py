@@ -24,7 +24,7 @@ class StreamClock:
         self.origin = origin
         self.latest = latest
 
-    def of_events(self, time: Times, count: int) -> tuple[Tensor, float]:
+    def event_times(self, time: Times, count: int) -> tuple[Tensor, float]:
         """Return the times of new events since the origin, float64 [count], and the last one as it was given.
 
         Raises:
@@ -36,7 +36,7 @@ class StreamClock:
         self._refuse_earlier(times, previous, "sort events by time, and leave out what has been observed")
         return torch.from_numpy(times - self.origin), float(times[-1]) if count else self.latest
 
-    def of_queries(self, time: Times | None, count: int) -> Tensor:
+    def query_times(self, time: Times | None, count: int) -> Tensor:
         """Return the times of questions since the origin, float64 [count].
 
         Raises:

@@ -242,7 +242,7 @@ class StreamFollower:
         check_length("dst", len(destinations), len(sources))
         features, state = self._features(edge_features, len(sources)), self._state
         with self._changing() as change:
-            times, last = state.clock.of_events(time, len(sources))
+            times, last = state.clock.event_times(time, len(sources))
             first = destinations[~state.is_destination[destinations]]
             change.on_undo(lambda: state.is_destination.index_fill_(0, first, 0))
             change.on_undo(partial(setattr, state.clock, "latest", state.clock.latest))

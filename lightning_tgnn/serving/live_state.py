@@ -45,7 +45,7 @@ class _Before:
             OldTableRows([*vars(store.rows).values()]),
             OldTableRows([*live.recent.tables.values()]),
         )
-        self._of_rows = [*live.recent.tables].index("row")
+        self._row_column = [*live.recent.tables].index("row")
         self._position, self._moment = store.position, live.recent.moment
         self._used: int | None = live.features.mark()
         self._open, self._num_parts, self._num_open = live.open, len(live.open), live.num_open
@@ -59,7 +59,7 @@ class _Before:
     def rows_of_features(self) -> list[Tensor]:
         """Return the tables that say where features are kept; they are about to be renumbered."""
         self._used = None
-        return [*self._recent.kept_of(self._of_rows), self._moment.tables["row"]]
+        return [*self._recent.kept_of(self._row_column), self._moment.tables["row"]]
 
     def put_back(self) -> None:
         """Undo all batches; may be called again where it has broken off."""
@@ -213,11 +213,11 @@ class LiveState:
             neighbor_mask=mask,
             neighbor_edge=row.clamp(min=0) if self.features.width else nodes.new_empty(0, 0),
             edge_features=self.features.table if self.features.width else torch.empty(0, 0),
-            node_features=self._of_nodes(own.distinct),
+            node_features=self._for_nodes(own.distinct),
         )
         return self.memory.read(own.distinct), batch.to(self.task.device)
 
-    def _of_nodes(self, nodes: Tensor) -> Tensor:
+    def _for_nodes(self, nodes: Tensor) -> Tensor:
         return torch.empty(len(nodes), 0) if self._node_features is None else self._node_features[nodes]
 
     def open_events(self) -> Events:
@@ -304,7 +304,7 @@ class LiveState:
             (mail_nodes, mail_source),
             SharedBatch(position, position + count),
             edge_features=events.features,
-            node_features=self._of_nodes(own.distinct),
+            node_features=self._for_nodes(own.distinct),
         )
 
 

@@ -32,7 +32,7 @@ class NodeNumbers:
         self._tables = {side: _Table(own, start) for side, own, start in self._by_side(cut)}
 
     @classmethod
-    def of_stream(cls, store: EventStore) -> NodeNumbers:
+    def from_stream(cls, store: EventStore) -> NodeNumbers:
         """Return the ids of a stream; if ids repeat, sources and destinations have to be numbered apart.
 
         Raises:

@@ -106,7 +106,7 @@ class Predictor(StreamFollower):
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
         with self.paused():
-            times = self._state.clock.of_queries(time, len(sources))
+            times = self._state.clock.query_times(time, len(sources))
             nodes, moments = torch.cat([sources, destinations]), times.repeat(2)
             logits, _ = predictor(embed(self._live, nodes, moments), len(sources), 0)
         return logits.sigmoid().cpu().numpy()
@@ -146,7 +146,7 @@ class Predictor(StreamFollower):
         check_int("k", k, minimum=1, cure="10 is usual")
         given = None if candidates is None else _distinct(self._numbers.find("candidates", candidates, "destination"))
         with self.paused() as position:
-            times = self._state.clock.of_queries(time, len(sources))
+            times = self._state.clock.query_times(time, len(sources))
             choice = self._state.is_destination.nonzero().squeeze(1) if given is None else given
             if len(choice) < k:
                 raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
@@ -182,7 +182,7 @@ class Predictor(StreamFollower):
         count = len(sources)
         features = self._features(edge_features, count).to(task.device)
         with self.paused():
-            times = self._state.clock.of_queries(time, count)
+            times = self._state.clock.query_times(time, count)
             embeddings = embed(self._live, torch.cat([sources, destinations]), times.repeat(2))
         logits = task.classify(embeddings, features if features.shape[1] else None, count)
         found = task.probabilities(logits)
@@ -205,7 +205,7 @@ class Predictor(StreamFollower):
         """
         numbers = self._numbers.find("nodes", nodes, side)
         with self.paused():
-            times = self._state.clock.of_queries(time, len(numbers))
+            times = self._state.clock.query_times(time, len(numbers))
             return embed(self._live, numbers, times).float().cpu().numpy()
 
     def _excluded(self, sources: Tensor, candidates: Tensor, exclude_seen: bool) -> Excluded:
@@ -214,9 +214,9 @@ class Predictor(StreamFollower):
             if self._state.seen is None:
                 cure = "make the predictor from its checkpoint, and save it again"
                 raise InvalidArgumentError(refusal("exclude_seen", "False for such a file", True, cure))
-            of_rows, seen = self._state.seen.of_sources(sources)
-            rows, nodes = torch.cat([rows, of_rows]), torch.cat([nodes, seen])
-        return Excluded.of_nodes(rows, nodes, candidates, len(sources), self._state.info.num_nodes)
+            seen_rows, seen = self._state.seen.for_sources(sources)
+            rows, nodes = torch.cat([rows, seen_rows]), torch.cat([nodes, seen])
+        return Excluded.for_nodes(rows, nodes, candidates, len(sources), self._state.info.num_nodes)
 
     @cached_property
     def _ranking(self) -> Ranking:

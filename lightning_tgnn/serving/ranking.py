@@ -39,7 +39,7 @@ class Excluded:
         self._starts = self._counts.cumsum(0) - self._counts
 
     @classmethod
-    def of_nodes(cls, rows: Tensor, nodes: Tensor, candidates: Tensor, num_sources: int, num_nodes: int) -> Excluded:
+    def for_nodes(cls, rows: Tensor, nodes: Tensor, candidates: Tensor, num_sources: int, num_nodes: int) -> Excluded:
         """Return the exclusion of nodes (int64 [Z]); nodes that are not in ``candidates`` (int64 [C]) are ignored."""
         place = torch.full((num_nodes,), -1)
         place[candidates] = torch.arange(len(candidates))

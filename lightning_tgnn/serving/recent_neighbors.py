@@ -53,7 +53,7 @@ class RecentNeighbors:
         return cls(_empty(num_nodes, num_neighbors), past)
 
     @classmethod
-    def of_stream(
+    def from_stream(
         cls, store: EventStore, adjacency: TemporalAdjacency, before: int, num_neighbors: int, past: str
     ) -> tuple[RecentNeighbors, Tensor]:
         """Return the tables after the first ``before`` events, and the events (int64 [V]) that their rows stand for."""

@@ -29,7 +29,7 @@ class SeenPairs:
         self._merging = threading.Lock()
 
     @classmethod
-    def of_stream(cls, store: EventStore, end: int) -> SeenPairs:
+    def from_stream(cls, store: EventStore, end: int) -> SeenPairs:
         """Return the pairs of the first ``end`` events."""
         seen = cls(store.num_nodes)
         for start in range(0, end, _EVENTS_AT_ONCE):
@@ -68,7 +68,7 @@ class SeenPairs:
                 self._new = array("q")
             return self._keys
 
-    def of_sources(self, src: Tensor) -> tuple[Tensor, Tensor]:
+    def for_sources(self, src: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pairs of some sources.
 
         Args:

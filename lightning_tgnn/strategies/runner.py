@@ -162,7 +162,7 @@ class PlanRunner(SupervisedStrategy):
         """Seconds for which this rank has stood waiting for others: for rows, and for gradients."""
         return self.exchange.traffic.waited + (0.0 if self._updates is None else self._updates.waited)
 
-    def of_all_ranks(self, value: _Result) -> list[_Result]:
+    def from_all_ranks(self, value: _Result) -> list[_Result]:
         """Return a value, tensors and plain values, of every rank; all have to call it together."""
         return self.broadcast(self._messages(GRADIENTS).gather(value))
 
@@ -222,9 +222,9 @@ class PlanRunner(SupervisedStrategy):
         self.planned = plan
         return run, plan
 
-    def _messages(self, family: str, *, of_copy: bool = False) -> Messages:
+    def _messages(self, family: str, *, within_copy: bool = False) -> Messages:
         assert self._groups is not None
-        ranks = self._groups.layout.group_of(STATE if of_copy else family, self.global_rank)
+        ranks = self._groups.layout.group_of(STATE if within_copy else family, self.global_rank)
         return Messages(ranks, self.global_rank, self._groups.of(family), self.root_device)
 
     @override

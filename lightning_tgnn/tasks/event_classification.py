@@ -106,8 +106,8 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             check_choice("class_weight", class_weight, (BALANCED,))
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
-            of_model = {name: value for name, value in vars(config).items() if name != "dropout"}
-            left_out = check_left_out(EventClassification, **of_model, message=message)
+            model_settings = {name: value for name, value in vars(config).items() if name != "dropout"}
+            left_out = check_left_out(EventClassification, **model_settings, message=message)
         training = TrainingOptions(
             lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
         )

@@ -136,8 +136,8 @@ class FitGuard:
             return
         is_first, self._until_look = self._until_look is None, LOOK_EVERY - 1
         where = f"in batch {task.trainer.fit_loop.batch_idx} of epoch {task.trainer.current_epoch}"
-        weights, of_gradients = dict(task.named_parameters()), not has_loss_scale(task.trainer)
-        self.end_on_fault(check_step, where, loss, weights, gradients=of_gradients, is_first=is_first)
+        weights, checks_gradients = dict(task.named_parameters()), not has_loss_scale(task.trainer)
+        self.end_on_fault(check_step, where, loss, weights, gradients=checks_gradients, is_first=is_first)
 
     def check_weights(self, task: Task) -> None:
         """Refuse a weight that is not finite; not a buffer, for a mask may well be infinite.

@@ -113,8 +113,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
         """Return the binary cross entropy of true destinations plus that of negatives, each a mean."""
-        of_positives = binary_cross_entropy_with_logits(positive, torch.ones_like(positive))
-        return of_positives + binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives))
+        positive_loss = binary_cross_entropy_with_logits(positive, torch.ones_like(positive))
+        return positive_loss + binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives))
 
     def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
         """Run the stages in order; mails are delivered after the batch has been scored."""

@@ -239,7 +239,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
         if embeddings.dtype == torch.float64:  # as all is that is computed with times
             embeddings = embeddings.float()
-        return batch.of_candidates(embeddings) if isinstance(batch, EventBatch) else embeddings
+        return batch.candidate_values(embeddings) if isinstance(batch, EventBatch) else embeddings
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""

@@ -47,9 +47,9 @@ def check_link_scores(returned: object, events: int, negatives: int | None) -> t
     parts = returned if isinstance(returned, tuple | list) else (returned,)
     shapes = [_told(part) for part in parts]
     if len(parts) == 2 and shapes[0] == [events] and len(shapes[1]) == 2 and shapes[1][0] == events:
-        of_true, of_negatives = parts
-        if negatives is None or of_negatives.shape[1] == negatives:
-            return of_true, of_negatives
+        true_scores, negative_scores = parts
+        if negatives is None or negative_scores.shape[1] == negatives:
+            return true_scores, negative_scores
     requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, {negatives or 'Q'}]"
     cure = "return two tensors of these shapes; of one negative an event, too, a column [B, 1]"
     raise InvalidArgumentError(refusal("the result of score", requirement, " and ".join(map(str, shapes)), cure))

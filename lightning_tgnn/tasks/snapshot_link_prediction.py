@@ -97,15 +97,15 @@ class SnapshotLinkPrediction(SnapshotModule):
             requirement = "[q, 2 + negatives], with at least one negative"
             cure = "set SnapshotDataModule(target='links', negatives=1)"
             raise InvalidArgumentError(refusal("the targets of a group", requirement, list(rows.shape), cure))
-        return self.predictor.of_rows(embeddings, rows)
+        return self.predictor.for_rows(embeddings, rows)
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
         """Return the binary cross entropy of the links plus that of negatives, each a mean."""
         with self.stages("score"):
             positive, negatives = self.score(embeddings, group)
-            of_links = binary_cross_entropy_with_logits(positive, torch.ones_like(positive), reduction="sum")
-            of_others = binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives), reduction="sum")
-            return of_links / max(positive.numel(), 1) + of_others / max(negatives.numel(), 1)
+            link_loss = binary_cross_entropy_with_logits(positive, torch.ones_like(positive), reduction="sum")
+            other_loss = binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives), reduction="sum")
+            return link_loss / max(positive.numel(), 1) + other_loss / max(negatives.numel(), 1)
 
     def measure(self, metrics: SplitMetrics, embeddings: Tensor, group: SnapshotGroup) -> None:
         """Score a group's links and what they are ranked against."""
@@ -127,23 +127,23 @@ class SnapshotLinkPrediction(SnapshotModule):
             cure = "leave out vertices_per_batch of SnapshotDataModule, or the candidates"
             raise InvalidArgumentError(refusal("evaluate_candidates", requirement, self.evaluate_candidates, cure))
         candidates = self.predictor.destination(embeddings)
-        sources, of_link = group.targets.rows[:, 0].unique(return_inverse=True)
-        order = of_link.argsort(stable=True)
+        sources, link_places = group.targets.rows[:, 0].unique(return_inverse=True)
+        order = link_places.argsort(stable=True)
         ends = group.targets.rows[:, 1][order]
-        starts = torch.searchsorted(of_link[order], torch.arange(len(sources) + 1, device=order.device)).tolist()
+        starts = torch.searchsorted(link_places[order], torch.arange(len(sources) + 1, device=order.device)).tolist()
         kept = order.new_empty(0, 2) if group.targets.kept is None else group.targets.kept
-        of_kept = torch.searchsorted(sources, kept[:, 0].contiguous())
+        kept_places = torch.searchsorted(sources, kept[:, 0].contiguous())
         step = max(_SCORES_AT_ONCE // self.info.num_nodes, 1)
         for first in range(0, len(sources), step):
             some = sources[first : first + step]
             scores = self.predictor.every_pair(self.predictor.source(embeddings[some]), candidates)
-            of_piece = slice(starts[first], starts[min(first + step, len(sources))])
-            places, true = of_link[order[of_piece]] - first, ends[of_piece]
+            piece_slice = slice(starts[first], starts[min(first + step, len(sources))])
+            places, true = link_places[order[piece_slice]] - first, ends[piece_slice]
             positive = scores[places, true]
             self.check_scores(positive)
             scores[places, true] = -torch.inf  # a link is not ranked against other links of its source
-            here = (of_kept >= first) & (of_kept < first + step)
-            scores[of_kept[here] - first, kept[here, 1]] = -torch.inf
+            here = (kept_places >= first) & (kept_places < first + step)
+            scores[kept_places[here] - first, kept[here, 1]] = -torch.inf
             for rows in torch.arange(len(places), device=places.device).split(step):
                 metrics.rank(positive[rows], scores[places[rows]])
 

@@ -234,8 +234,8 @@ class SnapshotModule(Task):
         """Return the loss of the rank's groups in the order that a strategy may have given."""
         loss = self.group_order(self, batch)
         # Of all ranks: where two share a group, only the one that ends it knows its loss.
-        of_update = self.trainer.strategy.reduce(loss.detach().clone(), reduce_op="mean")
-        self.log("train/loss", of_update, prog_bar=self.has_progress_bar, batch_size=max(len(batch), 1))
+        update_loss = self.trainer.strategy.reduce(loss.detach().clone(), reduce_op="mean")
+        self.log("train/loss", update_loss, prog_bar=self.has_progress_bar, batch_size=max(len(batch), 1))
         self.has_trained_weights = True
         return loss
 

@@ -26,10 +26,10 @@ def random_states(trainer: pl.Trainer) -> dict[str, Tensor | None]:
     device = trainer.strategy.root_device
     on_cuda = device.type == "cuda"
     return {
-        "cpu": _of_all_ranks(torch.get_rng_state(), trainer).cpu(),
-        "cuda": _of_all_ranks(torch.cuda.get_rng_state(device), trainer).cpu() if on_cuda else None,
-        "python": _of_all_ranks(_python_state(), trainer).cpu(),
-        "numpy": _of_all_ranks(_numpy_state(), trainer).cpu(),
+        "cpu": _from_all_ranks(torch.get_rng_state(), trainer).cpu(),
+        "cuda": _from_all_ranks(torch.cuda.get_rng_state(device), trainer).cpu() if on_cuda else None,
+        "python": _from_all_ranks(_python_state(), trainer).cpu(),
+        "numpy": _from_all_ranks(_numpy_state(), trainer).cpu(),
     }
 
 
@@ -87,7 +87,7 @@ def restore_random_states(saved: dict[str, Any], trainer: pl.Trainer) -> None:
             restore(saved[name][rank].cpu().numpy().copy())
 
 
-def _of_all_ranks(values: Tensor, trainer: pl.Trainer) -> Tensor:
+def _from_all_ranks(values: Tensor, trainer: pl.Trainer) -> Tensor:
     """Return the values of every rank, [M, ...]."""
     if trainer.world_size == 1:
         return values.unsqueeze(0)
@@ -113,7 +113,7 @@ def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, 
             continue
         known = torch.tensor(parameter.grad is not None, device=parameter.device)
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        known, gradient = _of_all_ranks(known, trainer), _of_all_ranks(gradient, trainer)
+        known, gradient = _from_all_ranks(known, trainer), _from_all_ranks(gradient, trainer)
         if known.any():
             gradients[plain_name(name)] = gradient.detach().cpu().clone()
     return gradients
@@ -123,7 +123,7 @@ def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, 
 def restore_accumulated_gradients(saved: dict[str, Tensor], trainer: pl.Trainer) -> None:
     """Go on with what `accumulated_gradients` returned; other numbers of ranks go on with the mean over the ranks."""
     for name, parameter in trainer.lightning_module.named_parameters():
-        of_ranks = saved.get(plain_name(name))
-        if of_ranks is not None:
-            same = len(of_ranks) == trainer.world_size
-            parameter.grad = (of_ranks[trainer.global_rank] if same else of_ranks.mean(0)).to(parameter)
+        per_rank = saved.get(plain_name(name))
+        if per_rank is not None:
+            same = len(per_rank) == trainer.world_size
+            parameter.grad = (per_rank[trainer.global_rank] if same else per_rank.mean(0)).to(parameter)

@@ -37,12 +37,12 @@ class Broadcast(Protocol):
 class Messaging(Protocol):
     """Returns the way to single ranks."""
 
-    def __call__(self, family: str, *, of_copy: bool = False) -> MessageExchange:
+    def __call__(self, family: str, *, within_copy: bool = False) -> MessageExchange:
         """Return the way to the ranks of this rank's group of a family of the layout.
 
         Args:
             family: Of the layout.
-            of_copy: Only those that share this rank's copy of node state.
+            within_copy: Only those that share this rank's copy of node state.
         """
         ...
 
@@ -87,7 +87,7 @@ class Run:
     kept_rows: KeptRows = field(default_factory=KeptRows)
     writes_own_rows: bool = False
 
-    def of_each_rank(self, value: object) -> object:
+    def for_each_rank(self, value: object) -> object:
         """Return the values of all ranks for a checkpoint; all have to call it together."""
         return OneOfEach(value, self.rank) if self.writes_own_rows else self.messages(GRADIENTS).gather(value)
 

@@ -70,7 +70,7 @@ class Stages:
         has_rows = isinstance(embeddings, Tensor) and embeddings.ndim > 0
         if isinstance(batch, EventBatch) and (not has_rows or len(embeddings) != batch.num_candidates):
             requirement = f"a row for each of the {batch.num_candidates} candidates"
-            cure = "return batch.of_candidates(embeddings) where nodes are embedded once (embed_at='batch')"
+            cure = "return batch.candidate_values(embeddings) where nodes are embedded once (embed_at='batch')"
             received = list(embeddings.shape) if has_rows else type(embeddings).__name__
             raise InvalidArgumentError(refusal("the result of embed", requirement, received, cure))
         if self.on_embedded is not None:
@@ -172,7 +172,7 @@ class NodeStateTask(Protocol[_Answer_co]):
         ...
 
     def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
-        """Return the embeddings [C, d_emb] of the candidates; see `EventBatch.of_candidates`."""
+        """Return the embeddings [C, d_emb] of the candidates; see `EventBatch.candidate_values`."""
         ...
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> _Answer_co:

@@ -283,9 +283,9 @@ class EventBatch(TensorFields):
         """Position in ``nodes`` of every candidate, int64 [C]."""
         return self.root_index[self.candidate_root] if self.embeds_once else self.root_index
 
-    def of_candidates(self, of_roots: Tensor) -> Tensor:
+    def candidate_values(self, root_values: Tensor) -> Tensor:
         """Return the row of every candidate, [C, ...], of those of the roots, [R, ...]."""
-        return of_roots.index_select(0, self.candidate_root) if self.embeds_once else of_roots
+        return root_values.index_select(0, self.candidate_root) if self.embeds_once else root_values
 
     @property
     def root_times(self) -> Tensor:

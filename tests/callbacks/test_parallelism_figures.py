@@ -22,12 +22,12 @@ def test_the_spread_of_gradients_is_that_of_its_parts(i, j, k):
     mean = sum(given) / ranks
     parts = {"minibatch": 0.0, "epoch": 0.0, "memory": 0.0}
     for copy in copies:
-        of_copy = sum(given[rank] for rank in copy) / len(copy)
-        parts["memory"] += square(of_copy - mean) / k
+        within_copy = sum(given[rank] for rank in copy) / len(copy)
+        parts["memory"] += square(within_copy - mean) / k
         for lane in range(j):
             sharing = copy[lane * i : (lane + 1) * i]
             of_batch = sum(given[rank] for rank in sharing) / i
-            parts["epoch"] += square(of_batch - of_copy) / (j * k)
+            parts["epoch"] += square(of_batch - within_copy) / (j * k)
             parts["minibatch"] += sum(square(given[rank] - of_batch) for rank in sharing) / ranks
     whole = sum(square(gradient - mean) for gradient in given) / ranks
     assert found["parallelism/gradient_variance"] == pytest.approx(whole / square(mean), abs=1e-12)

@@ -179,7 +179,7 @@ def run_console_script(folder, words):
 
 
 def test_what_ranks_exchange_is_added_up_where_one_of_them_has_had_no_batch():
-    of_ranks = [{"words": Flow(sent=8, calls=1), "rows": Flow(sent=40, calls=2)}, {"words": Flow(sent=8, calls=1)}]
+    per_rank = [{"words": Flow(sent=8, calls=1), "rows": Flow(sent=40, calls=2)}, {"words": Flow(sent=8, calls=1)}]
     asked = []
 
     def strategy_of(rank):
@@ -187,14 +187,14 @@ def test_what_ranks_exchange_is_added_up_where_one_of_them_has_had_no_batch():
             asked.append(figures)
             return figures
 
-        names = [sorted(flows) for flows in of_ranks]
+        names = [sorted(flows) for flows in per_rank]
         return SimpleNamespace(
             world_size=2, root_device="cpu", broadcast=lambda value, source: names[source], reduce=reduce
         )
 
-    found = [summed_flows(strategy_of(rank), flows) for rank, flows in enumerate(of_ranks)]
+    found = [summed_flows(strategy_of(rank), flows) for rank, flows in enumerate(per_rank)]
     assert asked[0].shape == asked[1].shape  # else the ranks would not meet
-    assert found == [{"rows": Flow(sent=40, calls=2), "words": Flow(sent=8, calls=1)}, {"rows": Flow(), **of_ranks[1]}]
+    assert found == [{"rows": Flow(sent=40, calls=2), "words": Flow(sent=8, calls=1)}, {"rows": Flow(), **per_rank[1]}]
 
 
 def test_a_strategy_is_what_its_name_means_in_a_trainer():

@@ -22,8 +22,8 @@ from lightning_tgnn.commands.plan import events
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.gradient_compression import (
     CompressedGradients,
+    describe_gradients,
     measured_compressions,
-    said_of_gradients,
 )
 from lightning_tgnn.commands.plan.measure import (
     MeasuredTurns,
@@ -33,7 +33,7 @@ from lightning_tgnn.commands.plan.measure import (
 )
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
-from lightning_tgnn.commands.plan.tables import figures_of, print_plans, reason, said_of_spread, where_state_belongs
+from lightning_tgnn.commands.plan.tables import describe_spread, figures_of, print_plans, reason, where_state_belongs
 from lightning_tgnn.commands.simulate.plans import CUT_COPIES
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
@@ -121,7 +121,7 @@ def test_no_batch_is_chosen_beyond_what_was_measured(wide, largest, size, share)
 def test_of_a_share_that_noise_hid_nothing_is_claimed():
     given = replace(measured(), fixed_share=None)
     assert (given.turn_of(100), given.turn_of(400)) == (0.5, 2.0)
-    assert "%" not in events.said_of_share(given.fixed_share)
+    assert "%" not in events.describe_share(given.fixed_share)
 
 
 def test_the_fastest_window_counts_and_all_are_kept():
@@ -138,7 +138,7 @@ def test_plans_that_are_closer_than_windows_are_counted(spread, close):
     first = rank(plans, cluster, STREAM)[0]
     rates = {100.0: "", 90.1: "", 80.0: "", 99.0: "does not fit"}
     found = [replace(first, events_per_second=rate, objection=why) for rate, why in rates.items()]
-    said = said_of_spread(spread, found)
+    said = describe_spread(spread, found)
     assert said.startswith(f"the median window of a strategy took up to {spread:.0%} longer than its fastest")
     assert (
         f": the first {close} plans are not distinguishable here; take auto-state" in said
@@ -243,11 +243,11 @@ def test_what_compression_leaves_and_takes_is_measured(tmp_path):
         "powersgd": table + 4 * 4 * (64 + 32),
     }
     assert all(one.seconds > 0 for one in made.values())
-    (line,) = said_of_gradients(1e6, {"int8": CompressedGradients(2e5, 0.0123)}, 2)
+    (line,) = describe_gradients(1e6, {"int8": CompressedGradients(2e5, 0.0123)}, 2)
     assert line.startswith(
         "a rank sends 1,000 kB of gradients for an update as they are, 200 with int8, which takes 12.3"
     )
-    assert said_of_gradients(1e6, made, 1) == []
+    assert describe_gradients(1e6, made, 1) == []
 
 
 def test_batches_that_are_split_by_destination_are_candidates_where_their_rows_are_counted():

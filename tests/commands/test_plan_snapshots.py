@@ -235,7 +235,7 @@ def test_shares_of_ranks_are_those_of_their_vertices(monkeypatch):
             scored = source.targets.counts[number] / ranks
             assert found.sizes[number, rank].tolist() == [int((owner == rank).sum()), len(own), scored]
             assert found.sent[number, rank] == len(travels)
-            targets = source.targets.of_group(number, 0).rows.tolist() if number in source.split.train else []
+            targets = source.targets.for_group(number, 0).rows.tolist() if number in source.split.train else []
             read = {(row, int(owner[rows[0]])) for rows in targets for row in rows if owner[row] != owner[rows[0]]}
             assert found.scored[number, rank] == sum(int(owner[row]) == rank for row, _ in read)
     assert found.scored.sum() > 0
@@ -302,7 +302,7 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
     assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
     main(["fit", "--config=runs/plan/recipe.yaml"])
     assert list(tmp_path.glob("runs/planned_blad/version_0/checkpoints/last.ckpt"))
-    logged = read_latest(tmp_path / "runs/planned_blad/version_0").of_kind("scalars")
+    logged = read_latest(tmp_path / "runs/planned_blad/version_0").by_kind("scalars")
     assert len(logged["train/loss"].numbers()) == 3  # updates, in the only epoch
 
 

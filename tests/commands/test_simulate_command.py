@@ -180,7 +180,7 @@ def test_rows_that_are_cut_may_have_costs_of_their_own():
     )
     written = ("disttgl:epoch=2", "disttgl:epoch=2:store=sharded", "pipetgl", "pipetgl:groups=2")
     plans = [SimulatedPlan.of(each) for each in written]
-    assert [given.of_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
+    assert [given.for_plan(plan).seconds["score"] for plan in plans] == [0, 1, 2, 2]
 
 
 def test_shares_of_rows_are_options_that_those_of_a_strategy_go_before(tmp_path, capsys):

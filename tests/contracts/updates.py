@@ -460,7 +460,7 @@ def open_rank(name, case, groups, rank, count):
         exchange=Exchange(),
         group_of=lambda family, way="": groups.of(str(count), way),
         broadcast=lambda value: value,
-        messages=lambda family, of_copy=False: way(family == "gradients"),
+        messages=lambda family, within_copy=False: way(family == "gradients"),
         host_messages=lambda family, way: Messages(tuple(range(count)), rank, groups.of(str(count))),
         send_gradients=lambda: None,
     )

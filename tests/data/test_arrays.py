@@ -133,8 +133,8 @@ NAMES = {"src": "s", "dst": "d", "time": "t"}
 def test_categories_keep_their_type(form):
     def table(src, dst):
         if form == "pandas of arrow":
-            of_values = pa.array(src).type
-            kind = pd.ArrowDtype(pa.dictionary(pa.int32(), of_values))
+            value_type = pa.array(src).type
+            kind = pd.ArrowDtype(pa.dictionary(pa.int32(), value_type))
             columns = {"s": pd.Series(src, dtype=kind), "d": pd.Series(dst, dtype=kind)}
             return pd.DataFrame(columns | {"t": TIME[: len(src)]})
         if form == "pandas":

@@ -42,7 +42,7 @@ def stream(scale=1.0, shift=0.0, node_dim=0):
 def test_moments_are_those_of_numpy_in_pieces(monkeypatch):
     rows = np.random.default_rng(0).normal(1e6, 2.0, (1000, 3)).astype(np.float32)
     monkeypatch.setattr("lightning_tgnn.files.npy_file._VALUES_PER_PIECE", 100)
-    found = Moments.of_rows(torch.from_numpy(rows), torch.arange(0, 1000, 2))
+    found = Moments.from_rows(torch.from_numpy(rows), torch.arange(0, 1000, 2))
     wide = rows[::2].astype(np.float64)
     np.testing.assert_allclose(found.mean, wide.mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.deviation, wide.std(0), rtol=1e-7)
@@ -65,14 +65,14 @@ def test_moments_are_those_of_numpy_in_pieces(monkeypatch):
 )
 def test_auto_takes_what_needs_it(column, changes):
     rows = torch.tensor(column, dtype=torch.float32).unsqueeze(1)
-    done = standardization_of(Moments.of_rows(rows), "auto")
+    done = standardization_of(Moments.from_rows(rows), "auto")
     assert (done is not None) == changes
     if done is not None:
         made = done(rows)
         assert abs(float(made.mean())) < 1e-4
         assert float(made.std(correction=0)) == pytest.approx(1, abs=1e-3) or np.ptp(column) < 1e-30
-    assert standardization_of(Moments.of_rows(rows), False) is None
-    assert standardization_of(Moments.of_rows(rows), True) is not None
+    assert standardization_of(Moments.from_rows(rows), False) is None
+    assert standardization_of(Moments.from_rows(rows), True) is not None
 
 
 @pytest.mark.parametrize("saved", [False, True])
@@ -103,7 +103,7 @@ def test_moments_are_kept_in_the_manifest_of_a_store(tmp_path, monkeypatch):
     first = data_module(tmp_path / "store").info.edge_standardization
     kept = json.loads((tmp_path / "store" / "manifest.json").read_text())["moments"]
     assert len(kept) == 1
-    monkeypatch.setattr(Moments, "of_rows", None)  # not read again
+    monkeypatch.setattr(Moments, "from_rows", None)  # not read again
     assert data_module(tmp_path / "store").info.edge_standardization == first
     monkeypatch.undo()
     table = tmp_path / "store" / "edge_features.npy"

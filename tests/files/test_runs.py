@@ -21,7 +21,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 def folders(**settings):
     logger = {**LOGGER, "init_args": {"save_dir": "runs", "name": "mine"}}
-    return RunFolders.of_trainer({"logger": logger, **settings})
+    return RunFolders.from_trainer({"logger": logger, **settings})
 
 
 def fitted(folder, ckpt_path="null", age=99):

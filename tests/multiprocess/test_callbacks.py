@@ -416,8 +416,8 @@ def test_the_lane_that_begins_a_batch_has_rows_and_all_ranks_take_part(ranks):
     """As the outline says: what is asked for and written is of the rank whose lane begins; the other one answers."""
     outline, steps = copies(epoch=RANKS, sharded=True).outline(), [answer["lanes"] for answer in ranks]
     assert len(steps[0]) == len(steps[1]) == 13
-    for turn, of_ranks in enumerate(zip(*steps, strict=True)):
-        for rank, sent in enumerate(of_ranks):
+    for turn, per_rank in enumerate(zip(*steps, strict=True)):
+        for rank, sent in enumerate(per_rank):
             begins = bool(outline.begins_batch(turn, rank, RANKS)) and turn < 12  # nothing begins behind the last
             assert (sent["request"] > COUNTS, sent["aggregation"] > COUNTS) == (begins, begins), (turn, rank, sent)
             assert (sent["dispatch"] > 0) == (not begins and turn < 12), (turn, rank, sent)

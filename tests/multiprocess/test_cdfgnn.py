@@ -181,8 +181,8 @@ def test_cache_and_quantiser_equal_the_simulation():
         nodes = [outcomes[rank][number][0] for rank in range(ranks)]
         for step in range(STEPS):
             values = [values_of(rank, step, len(nodes[rank])) for rank in range(ranks)]
-            of_vertex = [dict(zip(nodes[r].tolist(), values[r], strict=True)) for r in range(ranks)]
-            wanted, count = slow.step(of_vertex)
+            per_vertex = [dict(zip(nodes[r].tolist(), values[r], strict=True)) for r in range(ranks)]
+            wanted, count = slow.step(per_vertex)
             sent += count
             for rank in range(ranks):
                 ours = outcomes[rank][number][1][step]

@@ -198,12 +198,12 @@ def refused(rank, ranks):
     answers["checkpoint"] = str(error.value)
     told = {"lr": "1", "dropout": "0.1"} if rank else {"lr": "1"}
     with pytest.raises(InvalidArgumentError) as error:
-        check_same_on_all(lambda: told, Messages(range(ranks), rank), of_first)
+        check_same_on_all(lambda: told, Messages(range(ranks), rank), first_half)
     answers["only on some"] = str(error.value)
     return answers
 
 
-def of_first(value):
+def first_half(value):
     held = [value]
     torch.distributed.broadcast_object_list(held)
     return held[0]

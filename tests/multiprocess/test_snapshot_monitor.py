@@ -215,7 +215,7 @@ def test_overlap_is_that_of_the_operators_of_both(ranks, folder):
 def test_pictures_are_in_tensorboard_and_timelines_beside_the_logs(ranks, folder):
     for name in STRATEGIES:
         run = folder / f"{name}-pictures" / "version_0"
-        images = read_run(run).of_kind("images")
+        images = read_run(run).by_kind("images")
         loads = {"snapshots/loads"} if name != "vertex_partition" else set()
         assert set(images) == {"before", "after"} | loads
         if loads:

@@ -21,7 +21,7 @@ class Exact:
 
     def __call__(self, given):
         """Return the mean of what ranks have, a list of weights' gradients each."""
-        return [sum(of_weight) / self.ranks for of_weight in zip(*given, strict=True)]
+        return [sum(weight_grad) / self.ranks for weight_grad in zip(*given, strict=True)]
 
 
 class Rounded(Exact):
@@ -29,8 +29,8 @@ class Rounded(Exact):
 
     def __call__(self, given):
         return [
-            rounded(sum(rounded(gradient / self.ranks) for gradient in of_weight))
-            for of_weight in zip(*given, strict=True)
+            rounded(sum(rounded(gradient / self.ranks) for gradient in weight_grad))
+            for weight_grad in zip(*given, strict=True)
         ]
 
 
@@ -47,10 +47,10 @@ class Quantised(Exact):
 
     def __call__(self, given):
         means = []
-        for number, of_weight in enumerate(zip(*given, strict=True)):
+        for number, weight_grad in enumerate(zip(*given, strict=True)):
             sent = [
                 self.quantised(gradient / self.ranks, self.kept, (rank, number))
-                for rank, gradient in enumerate(of_weight)
+                for rank, gradient in enumerate(weight_grad)
             ]
             means.append(self.quantised(sum(sent), self.kept_of_sums, number))
         return means
@@ -91,12 +91,12 @@ class Products(Exact):
         numbers.sort(key=lambda number: shapes.index(tuple(matrices[number][0].shape)))
         self.turn({number: matrices[number][0] for number in numbers})
         for number in numbers:
-            of_ranks = matrices[number]
+            per_rank = matrices[number]
             right = orthogonal(self.right[number])
-            left = orthogonal(sum(matrix @ right for matrix in of_ranks))
-            self.right[number] = sum(matrix.T @ left for matrix in of_ranks) / self.ranks
+            left = orthogonal(sum(matrix @ right for matrix in per_rank))
+            self.right[number] = sum(matrix.T @ left for matrix in per_rank) / self.ranks
             found = left @ self.right[number].T
-            for rank, matrix in enumerate(of_ranks):
+            for rank, matrix in enumerate(per_rank):
                 self.kept[rank, number] = matrix - found
             means[number] = found.view_as(means[number])
         return means

@@ -108,14 +108,14 @@ class Graphs:
         with ThreadPoolExecutor(len(self.ranks)) as threads:
             return list(threads.map(on_rank, self.ranks))
 
-    def total(self, of_ranks, name, blocks):
+    def total(self, per_rank, name, blocks):
         """Return the sums, {vertex: row} for each rank; those that a cache holds back are as they were.
 
         Without a cache nobody remembers what was sent before: sums begin anew. An evaluation is exact.
         """
         store = self.plan.store
         if name.endswith("evaluation"):
-            return SlowSums(self.replicas, 0.0, None, store.relay).step(of_ranks)[0]
+            return SlowSums(self.replicas, 0.0, None, store.relay).step(per_rank)[0]
         skips = store.cache == "sancus"
         if name not in self.sums or not store.cache or (skips and name.endswith("backward")):
             slow = SlowBlocks if skips and name.endswith("forward") else SlowSums
@@ -124,7 +124,7 @@ class Graphs:
             self.sums[name].threshold = self.thresholds.setdefault(name, ErrorController()).threshold
         else:
             self.sums[name].threshold = self.threshold
-        return self.sums[name].step(of_ranks, blocks)[0]
+        return self.sums[name].step(per_rank, blocks)[0]
 
     def state(self):
         return None

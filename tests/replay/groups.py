@@ -65,7 +65,7 @@ class Groups:
                 losses[rank] += ranks * loss.detach() / len(ends[group.number])
             gradients.append(gradient(loss, weights.parameters))
         # The mean over the ranks, of which only some have a gradient: as if one had all.
-        total = [ranks * sum(of_weight) for of_weight in zip(*gradients, strict=True)]
+        total = [ranks * sum(weight_grad) for weight_grad in zip(*gradients, strict=True)]
         for rank in range(ranks):
             weights.after(number, rank, True, total if rank == 0 else [torch.zeros_like(each) for each in total])
         return list(losses)

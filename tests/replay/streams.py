@@ -108,8 +108,8 @@ class Streams:
         loaders, plan = self.followed(self.data.val_dataloader()), self.plan
         over = Pass(len(loaders[0].events), self.data.batch_size)
         turns = [plan.schedule.turns(plan.layout, rank, over) for rank in range(plan.layout.ranks)]
-        for number, of_ranks in enumerate(zip(*turns, strict=True)):
-            self.run(of_ranks, loaders, lambda rank, batch, number=number: self.task.validation_step(batch, number))
+        for number, per_rank in enumerate(zip(*turns, strict=True)):
+            self.run(per_rank, loaders, lambda rank, batch, number=number: self.task.validation_step(batch, number))
         return {f"val/{name}": float(value) for name, value in self.task.figures(self.task.val_metrics).items()}
 
     def run(self, turns, loaders, step):

@@ -287,8 +287,8 @@ PARTS = {
     "owners, by destination": ("jodie", DataParallel("destination"), RANGE, UpdatedByOwners(), MeanGradients(1)),
     "three pieces": ("tgn", DataParallel(), RANGE, Pipelined(3, fetch_ahead=False), MeanGradients(1)),
 }
-for number, (name, (model, *of_plan)) in enumerate(PARTS.items()):
-    CASES += spread(name, (model,), planned(*of_plan), turned=number)
+for number, (name, (model, *for_plan)) in enumerate(PARTS.items()):
+    CASES += spread(name, (model,), planned(*for_plan), turned=number)
 # Gradients of an embedding table travel as rows, or as part of all that a rank sends.
 STATIC = {"static_dim": 5, "num_nodes": 90}
 CASES += [Case("sven late, static rows", "tgn", sven(1, micro_batches=2), STATIC, (2, 3))]
@@ -483,12 +483,18 @@ def core(cases):
     It is the case whose model has been taken least. Of each word with which names begin, one more is on 3 ranks, and
     of each model one on 2 or 3.
     """
-    of_name, of_word, of_model, taken, found = defaultdict(list), defaultdict(list), defaultdict(list), Counter(), set()
+    of_name, of_word, model_settings, taken, found = (
+        defaultdict(list),
+        defaultdict(list),
+        defaultdict(list),
+        Counter(),
+        set(),
+    )
     for number, case in enumerate(cases):
         of_name[case.name.partition(" {")[0]].append(number)  # one cut of a graph, whatever is exact about it
         of_word[case.name.split()[0]].append(number)
-        of_model[case.model].append(number)
-    for held, counts in ((of_name, (2, 3)), (of_word, (3,)), (of_model, (2, 3))):
+        model_settings[case.model].append(number)
+    for held, counts in ((of_name, (2, 3)), (of_word, (3,)), (model_settings, (2, 3))):
         for name, numbers in held.items():
             on = [[(ranks, number) for number in numbers if ranks in cases[number].ranks] for ranks in counts]
             if not taken[name] and (candidates := next(filter(None, on), None)):

@@ -119,7 +119,7 @@ class InTurn(Weights):
             found = [self.sums[rank] for rank in self.places[place] if self.sums[rank] is not None]
             if found:
                 copies = len(self.places[place])
-                self.update([sum(of_weight) / copies for of_weight in zip(*found, strict=True)], self.rate)
+                self.update([sum(weight_grad) / copies for weight_grad in zip(*found, strict=True)], self.rate)
             self.versions_after.append(len(self.versions) - 1)
 
     def after(self, turn, rank, has_events, gradients):

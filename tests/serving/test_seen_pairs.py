@@ -24,7 +24,7 @@ def test_pairs_are_a_set_however_they_come(steps):
         expected.update(pairs)
         if asks:
             assert seen.keys().tolist() == sorted(5 * src + dst for src, dst in expected)
-            rows, found = seen.of_sources(torch.tensor([3, 0]))
+            rows, found = seen.for_sources(torch.tensor([3, 0]))
             pairs_of = {asked: [dst for src, dst in sorted(expected) if src == asked] for asked in (3, 0)}
             of_both = [(place, dst) for place, asked in enumerate((3, 0)) for dst in pairs_of[asked]]
             assert list(zip(rows.tolist(), found.tolist(), strict=True)) == of_both

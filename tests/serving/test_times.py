@@ -93,11 +93,11 @@ FLOATS = st.floats(-(2.0**60), 2.0**60) | st.sampled_from([0.1, 1.1e9 + 0.1, 2.0
 def test_the_latest_time_is_the_one_that_was_given(origin, times):
     clock = StreamClock(origin, -np.inf)
     for time in sorted(times):
-        clock.latest = clock.of_events([time], 1)[1]
+        clock.latest = clock.event_times([time], 1)[1]
         assert clock.latest == time  # the origin taken off and added again may be another number
-        clock.of_queries([clock.latest], 1)  # not refused as earlier than itself
+        clock.query_times([clock.latest], 1)  # not refused as earlier than itself
         with pytest.raises(DataError, match=r"time\[0\] must be at least"):
-            clock.of_queries([np.nextafter(time, -np.inf)], 1)
+            clock.query_times([np.nextafter(time, -np.inf)], 1)
 
 
 @pytest.fixture(scope="module")

@@ -91,10 +91,10 @@ def test_open_groups_are_as_many_as_ranks_where_nobody_says():
     assert strategy.plan(None, None).order == GroupPipeline(4)
 
 
-def fitted(free, monkeypatch, of_data=None):
+def fitted(free, monkeypatch, data_options=None):
     """Train on one rank with so many bytes free."""
     monkeypatch.setattr(group_memory, "available_memory", lambda: free)
-    data, task = snapshots.build("tgcn", 2, group_size=6, hidden_dim=64, **of_data or {})
+    data, task = snapshots.build("tgcn", 2, group_size=6, hidden_dim=64, **data_options or {})
     settings = {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "logger": False, "enable_checkpointing": False}
     strategy = BLADStrategy(processes_per_device=1)
     trainer = pl.Trainer(strategy=strategy, **settings, enable_progress_bar=False, enable_model_summary=False)

@@ -29,7 +29,7 @@ def messages(ranks):
 def opened(ranks, sends="gradients", staleness=None, order=None):
     stages = partial((order or TargetsFirst()).stages, HostMemory())
     run = SimpleNamespace(
-        messages=lambda family, of_copy=False: messages(ranks if of_copy else 1),
+        messages=lambda family, within_copy=False: messages(ranks if within_copy else 1),
         layout=RankLayout.of(ranks),
         stages=stages,
     )

@@ -77,12 +77,12 @@ def reference(task, labels, probability, majority):
         return {"auc": roc_auc_score(labels, probability)}
     several = labels.ndim == 2
     decided = probability > 0.5 if several else probability.argmax(1)
-    classes, of_each = range(probability.shape[1]), labels if several else np.eye(probability.shape[1])[labels]
+    classes, each_score = range(probability.shape[1]), labels if several else np.eye(probability.shape[1])[labels]
     by_class = f1_score(labels, decided, average=None, labels=[*classes], zero_division=np.nan)
     return {
         "f1_micro": f1_score(labels, decided, average="micro", zero_division=0),
-        "ap": np.mean([average_precision_score(of_each[:, c], probability[:, c]) for c in classes]),
-        "auc": np.mean([roc_auc_score(of_each[:, c], probability[:, c]) for c in classes]),
+        "ap": np.mean([average_precision_score(each_score[:, c], probability[:, c]) for c in classes]),
+        "auc": np.mean([roc_auc_score(each_score[:, c], probability[:, c]) for c in classes]),
         **{f"f1_{c}": by_class[c] for c in classes},
         **({} if several else {"majority": (labels == majority).mean()}),
     }
@@ -104,8 +104,8 @@ def test_figures_are_those_of_scikit_learn(model, kind_and_labels):
     probability = torch.cat([result["probability"] for result in results]).numpy()
     counts = task.info.class_counts
     trained = labels[data.split.train]
-    of_each = [trained == c if labels.ndim == 1 else trained[:, c] > 0 for c in range(len(counts))]
-    assert counts == tuple(column.sum() for column in of_each)
+    each_score = [trained == c if labels.ndim == 1 else trained[:, c] > 0 for c in range(len(counts))]
+    assert counts == tuple(column.sum() for column in each_score)
     events = torch.cat([result["event"] for result in results])
     expected = reference(task, labels[events], probability, np.argmax(counts))
     assert tested == pytest.approx({f"test/{name}": value for name, value in expected.items()}, abs=1e-5, nan_ok=True)

@@ -213,7 +213,7 @@ def test_embeddings_of_roots_are_not_taken_for_those_of_candidates(tmp_path):
 
     class OfCandidates(OwnStage):
         def embed(self, updated, batch):
-            return batch.of_candidates(super().embed(updated, batch))
+            return batch.candidate_values(super().embed(updated, batch))
 
     for once in (False, True):
         data = data_module(past="batch", embed_at="batch" if once else "event")

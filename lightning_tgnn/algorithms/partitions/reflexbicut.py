@@ -220,8 +220,8 @@ def _fill(owner: Tensor, ranks: int) -> None:
     below = int((filled <= len(nodes)).sum())
     level = -(-(len(nodes) + int(ordered[:below].sum())) // below)
     missing = (level - rows).clamp(min=0)
-    of_round = torch.arange(int(missing.sum())) - (missing.cumsum(0) - missing).repeat_interleave(missing)
-    order = (of_round + rows.repeat_interleave(missing)).argsort(stable=True)  # the last ones are too many
+    draw_number = torch.arange(int(missing.sum())) - (missing.cumsum(0) - missing).repeat_interleave(missing)
+    order = (draw_number + rows.repeat_interleave(missing)).argsort(stable=True)  # the last ones are too many
     owner[nodes] = torch.arange(ranks).repeat_interleave(missing)[order[: len(nodes)]]
 
 

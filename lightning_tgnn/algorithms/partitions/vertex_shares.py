@@ -76,12 +76,12 @@ def share_of_targets(group: SnapshotGroup, owner: Tensor, rank: int, ranks: int)
         the own rows [m'] followed by the rows of others; and the rows that travel for this.
     """
     rows = group.targets.rows
-    of_target = owner[rows[:, 0]]
+    target_owner = owner[rows[:, 0]]
     own = torch.nonzero(owner == rank).squeeze(1)
-    links, others = _links(rows.flatten(), of_target.repeat_interleave(rows.shape[1]), owner, own, rank, ranks)
+    links, others = _links(rows.flatten(), target_owner.repeat_interleave(rows.shape[1]), owner, own, rank, ranks)
     place = _places(owner, rank)
     place[others] = len(own) + torch.arange(len(others), device=rows.device)
-    mine = torch.nonzero(of_target == rank).squeeze(1)
+    mine = torch.nonzero(target_owner == rank).squeeze(1)
     return mine, place[rows[mine]], links
 
 

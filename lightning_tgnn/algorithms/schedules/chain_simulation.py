@@ -129,17 +129,17 @@ def _waits(
     first = np.diff(part, prepend=-1) != 0
     found = [(np.where(first, part, operators - 1), operators, np.zeros(len(part)))]
     links: list[tuple[int, int, float]] = []
-    of_process: list[list[tuple[int, bool]]] = [[] for _ in range(processes)]
+    per_process: list[list[tuple[int, bool]]] = [[] for _ in range(processes)]
     for place, own in enumerate(groups):
         having = [process for process, forward in enumerate(own.forward) if forward]
         state, gradient = (np.broadcast_to(lag, processes) for lag in (own.state_seconds, own.gradient_seconds))
         for process, after in zip(having, [*having[1:], -1], strict=False):
-            of_process[process].append((place, after < 0))
+            per_process[process].append((place, after < 0))
             if after >= 0:
                 ahead, back = number[place, [process, after]], number[place, [after, process]]
                 links.append((ends[ahead[0, 0]], ahead[1, 0], state[process]))
                 links.append((ends[back[0, 1]], back[1, 1], gradient[after]))
-    for process, own_groups in enumerate(of_process):
+    for process, own_groups in enumerate(per_process):
         order = [number[place, process, phase] for place, phase in _program(own_groups, open_groups)]
         links += [(ends[earlier], later, 0.0) for earlier, later in pairwise(order)]
     if links:

@@ -117,7 +117,7 @@ def operator_order(first: Sequence[Operator], second: Sequence[Operator], *, wor
     from lightning_tgnn.algorithms.schedules.order_loops import greedy_order
 
     columns = _columns(first), _columns(second)
-    return _of_pairs(columns, greedy_order(*columns, float(worth)))
+    return _from_pairs(columns, greedy_order(*columns, float(worth)))
 
 
 def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rates = ALONE) -> Exchanges:
@@ -142,11 +142,11 @@ def best_order(first: Sequence[Operator], second: Sequence[Operator], rates: Rat
 
     columns, speeds = (_columns(first), _columns(second)), check_rates(rates)
     if sum(int(pair.sum()) for _, _, pair, _ in columns) <= _ALL_TRIED:
-        return _of_pairs(columns, exhaust(*columns, speeds)[0])
+        return _from_pairs(columns, exhaust(*columns, speeds)[0])
     none, faster = tuple(np.zeros_like(pair) for _, _, pair, _ in columns), tuple(_faster(own) for own in columns)
     starts = (faster, greedy_order(*columns, 1.0), none, tuple(pair for _, _, pair, _ in columns))
     found = [descend(*columns, start, speeds) for start in starts]
-    return _of_pairs(columns, min(found, key=lambda one: one[1:])[0])
+    return _from_pairs(columns, min(found, key=lambda one: one[1:])[0])
 
 
 def search_of(rates: Rates | None) -> Search:
@@ -189,6 +189,6 @@ def _faster(columns: _Columns) -> np.ndarray:
     return pair & (saved + np.append(saved[1:], 0.0) > 0)
 
 
-def _of_pairs(columns: tuple[_Columns, _Columns], found: Sequence[np.ndarray]) -> Exchanges:
+def _from_pairs(columns: tuple[_Columns, _Columns], found: Sequence[np.ndarray]) -> Exchanges:
     first, second = (chosen[pair] for (_, _, pair, _), chosen in zip(columns, found, strict=True))
     return tuple(first.tolist()), tuple(second.tolist())

@@ -98,12 +98,12 @@ class PipeTGLOutline:
         if late >= length:
             requirement = f"at most {length - 1} in a pipeline of {length}"
             raise InvalidArgumentError(refusal("staleness", requirement, late, "take more ranks, or leave it out"))
-        of_gradients = self.sends == SENDS_GRADIENTS
-        before, behind = self._updates(length, late) if of_gradients else ([], self._updates_in_turn())
+        sends_gradients = self.sends == SENDS_GRADIENTS
+        before, behind = self._updates(length, late) if sends_gradients else ([], self._updates_in_turn())
         begins = [stage.name for stage in stages].index("other") + 1
         backward = Stage("backward", trains=True)
         whole = (*stages[:begins], *before, *stages[begins:], backward, *behind)
-        return Outline(name, whole, late, self.groups, copies=self.groups, hands_weights=not of_gradients)
+        return Outline(name, whole, late, self.groups, copies=self.groups, hands_weights=not sends_gradients)
 
     def made_ahead(self) -> list[Stage]:
         """Return the stages in which a batch is made."""

@@ -221,8 +221,8 @@ class _Graph:
         stages, size = len(self._outline.stages), self._turns * self._ranks
         kinds = np.repeat(np.arange(stages + len(self._meetings)), size)
         kinds[stages * size :] = np.repeat(self._meetings, size)
-        of_meetings = np.repeat(self._meetings, self._meeting_sizes)
-        kinds = np.concatenate([kinds, of_meetings]).astype(np.int64)
+        meeting_actions = np.repeat(self._meetings, self._meeting_sizes)
+        kinds = np.concatenate([kinds, meeting_actions]).astype(np.int64)
         for place in self._meetings:
             own = slice(place * size, (place + 1) * size)
             begin[own] = begin[held_up[own]]

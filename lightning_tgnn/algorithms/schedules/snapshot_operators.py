@@ -97,9 +97,9 @@ def orders_beside(
     found: tuple[list[tuple[bool, ...]], ...] = ([()] * len(first), [()] * len(second))
     for one, two in zip_longest(places[0], [None] * is_split + places[1]):
         turned = search(*(() if at is None else own[at] for own, at in ((first, one), (second, two))))
-        for of_process, at, chosen in zip(found, (one, two), turned, strict=True):
+        for per_process, at, chosen in zip(found, (one, two), turned, strict=True):
             if at is not None:
-                of_process[at] = chosen
+                per_process[at] = chosen
     return found[0], found[1]
 
 

@@ -65,8 +65,8 @@ def best_splits(
         return ()
     ahead, back, lengths = _sums(forward, backward)
     bounds = _limits(limits, lengths)
-    of_first = groups_by_load((ahead[:, -1] + back[:, -1]).tolist(), 2)[1]  # the first group is the second process's
-    whole = np.where(np.isin(np.arange(len(lengths)), of_first), lengths, 0)
+    first_half = groups_by_load((ahead[:, -1] + back[:, -1]).tolist(), 2)[1]  # the first group is the second process's
+    whole = np.where(np.isin(np.arange(len(lengths)), first_half), lengths, 0)
     starts = whole, least_cost(ahead, back, lengths, bounds), lengths // 2
     found = [
         improved(ahead, back, lengths, bounds, start.clip(*bounds.T), open_groups, float(hand_over), _STEPS)
@@ -88,9 +88,9 @@ def splits_that_fit(kept: np.ndarray, open_groups: int) -> tuple[int, int]:
     >>> splits_that_fit(np.full(4, 0.25), 2), splits_that_fit(np.full(4, 0.3), 1)
     ((0, 2), (1, 3))
     """
-    of_first = np.concatenate([[0.0], np.cumsum(kept)])
-    fewest = int(np.argmax(of_first[-1] - of_first <= 1))
-    most = int(np.flatnonzero(open_groups * of_first <= 1)[-1])
+    first_half = np.concatenate([[0.0], np.cumsum(kept)])
+    fewest = int(np.argmax(first_half[-1] - first_half <= 1))
+    most = int(np.flatnonzero(open_groups * first_half <= 1)[-1])
     return fewest, max(fewest, most)  # a group that fits in no way has been refused
 
 

@@ -88,9 +88,9 @@ def _meetings(programs: Programs) -> Iterator[str]:
         for action in actions:
             if action.meets:
                 by_group[action.meets][action.rank].append((action.stage, action.turn))
-    for group, of_ranks in by_group.items():
+    for group, per_rank in by_group.items():
         for rank in group:
-            if of_ranks[rank] != of_ranks[group[0]]:
+            if per_rank[rank] != per_rank[group[0]]:
                 yield f"order: ranks {group[0]} and {rank} do not meet for the same stages in the same order"
                 break
 
@@ -184,7 +184,7 @@ class _History:
     def _read(self, action: Action, claim: Reads) -> Iterator[str]:
         batch = self._batch(action)
         for other in range(self._batches):
-            for write in self._of_batch(claim.written, other, action.rank):
+            for write in self._for_batch(claim.written, other, action.rank):
                 if other <= batch - claim.batches:
                     # What several do together has been told to all when it begins, and is done when it ends.
                     done = _begin(write) if write.meets else _end(write)
@@ -252,7 +252,7 @@ class _History:
     def _batch(self, action: Action) -> int:
         return action.turn * self._length + action.rank % self._length
 
-    def _of_batch(self, stage: str, batch: int, reader: int) -> Iterator[Action]:
+    def _for_batch(self, stage: str, batch: int, reader: int) -> Iterator[Action]:
         """Yield the actions of a batch on ranks that share the reader's node state."""
         for action in self._everywhere(stage, batch):
             if self._copy_of(action.rank) == self._copy_of(reader):

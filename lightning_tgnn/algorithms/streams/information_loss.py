@@ -91,11 +91,11 @@ class LossByKind:
 
         add_lost(distances, 2 * self._decade[nodes] + self._busy[nodes], self._sizes, self._lost)
 
-    def of_all(self) -> dict[int, float]:
+    def losses(self) -> dict[int, float]:
         """Return the loss of all nodes for each size."""
         return self._losses(slice(None))
 
-    def of_busiest(self) -> dict[int, float]:
+    def busiest_losses(self) -> dict[int, float]:
         """Return the loss of the busiest nodes for each size."""
         return self._losses(slice(1, None, 2))
 

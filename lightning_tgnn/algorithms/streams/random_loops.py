@@ -38,8 +38,8 @@ def draw_others(state: int, last: int, events: Any, true: Any, candidates: Any, 
     limit = np.uint64(len(candidates) - 1)
     for row in range(len(events)):
         # Drawn among all but one and shifted past the true one: uniform over the others, never a second try.
-        own, of_event = np.searchsorted(candidates, true[row]), mixed(np.uint64(events[row]) ^ np.uint64(state))
+        own, event_key = np.searchsorted(candidates, true[row]), mixed(np.uint64(events[row]) ^ np.uint64(state))
         for place in range(drawn.shape[1]):
-            key = mixed(np.uint64(place) ^ of_event) & LOW_62_BITS
+            key = mixed(np.uint64(place) ^ event_key) & LOW_62_BITS
             index = np.int64((mixed(np.uint64(last) ^ mixed(key)) & LOW_62_BITS) % limit)
             drawn[row, place] = candidates[index + (index >= own)]

@@ -132,8 +132,8 @@ class PairCounts:
         """Count a piece of `repeated_pairs`."""
         past = events[is_first] < test_start
         later = events[np.append(is_first[1:], True)] >= test_start
-        for field, of_piece in zip(fields(self), (is_first, past, later, past & later), strict=True):
-            setattr(self, field.name, getattr(self, field.name) + int(of_piece.sum()))
+        for field, piece_slice in zip(fields(self), (is_first, past, later, past & later), strict=True):
+            setattr(self, field.name, getattr(self, field.name) + int(piece_slice.sum()))
 
 
 def repetition_statistics(num_events: int, nodes: NodeCounts, pairs: PairCounts) -> dict[str, float]:

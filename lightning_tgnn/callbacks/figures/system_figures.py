@@ -45,8 +45,8 @@ class BatchCounts:
 
     def packed(self, seconds: Mapping[str, float]) -> Tensor:
         """Return float64 [5 + stages], the counts and the seconds of each of `STAGES`, to be summed over ranks."""
-        values, of_kinds = [float(count) for count in astuple(self)], seconds_by_kind(seconds)
-        return torch.tensor([*values, *(of_kinds.get(stage, 0.0) for stage in STAGES)], dtype=torch.float64)
+        values, kind_seconds = [float(count) for count in astuple(self)], seconds_by_kind(seconds)
+        return torch.tensor([*values, *(kind_seconds.get(stage, 0.0) for stage in STAGES)], dtype=torch.float64)
 
 
 def stage_totals(summed: Tensor, ranks: int) -> dict[str, float]:
@@ -109,5 +109,5 @@ class HeldMemory:
         Returns:
             float64 [2 BINS + 1], to be summed over ranks.
         """
-        of_norms, of_ages = bin_counts(self.norms, 0, norm, BINS), bin_counts(latest - self.times, 0, age, BINS)
-        return torch.cat([of_norms, of_ages, of_norms.new_tensor([self.broken])])
+        norm_counts, age_counts = bin_counts(self.norms, 0, norm, BINS), bin_counts(latest - self.times, 0, age, BINS)
+        return torch.cat([norm_counts, age_counts, norm_counts.new_tensor([self.broken])])

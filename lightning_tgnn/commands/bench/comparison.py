@@ -17,7 +17,7 @@ from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.commands.bench.contestants import Contestant, said_of_plain_gradients
+from lightning_tgnn.commands.bench.contestants import Contestant, describe_plain_gradients
 from lightning_tgnn.commands.bench.meters import Figures, Meter
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
@@ -148,14 +148,14 @@ class Comparison:
         contestants: By name.
         data: What they train on.
         task: Makes a new one.
-        of_task: Its arguments.
+        task_options: Its arguments.
         about: What else bench.json has to say.
         measured: Returns a new meter and the limits of a Trainer, given whether this is the last round.
         learnt: Returns what a trained task is worth, given its Trainer, the task and whether this is the last round.
         speed: The figure by which rounds are ordered.
         higher_is_faster: Whether it is a rate, not a time.
         alone: Metrics of one process, by the name of its row; may be empty.
-        of_last: Figures that count of the last round.
+        last_round: Figures that count of the last round.
         updates: Of the weights, counted from 0: those that are measured.
     """
 
@@ -163,14 +163,14 @@ class Comparison:
     contestants: dict[str, Contestant]
     data: TemporalDataModule | FullGraphDataModule | SnapshotDataModule
     task: Callable[..., pl.LightningModule]
-    of_task: dict[str, Any]
+    task_options: dict[str, Any]
     about: Figures
     measured: Callable[[bool], tuple[Meter, Limits]]
     learnt: Callable[[pl.Trainer, pl.LightningModule, bool], Figures]
     speed: str
     higher_is_faster: bool
     alone: dict[str, Figures]
-    of_last: Sequence[str]
+    last_round: Sequence[str]
     updates: range
 
 
@@ -189,21 +189,23 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
     about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds, **comparison.alone}
     runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
-    for line in said_of_plain_gradients(comparison.contestants, comparison.updates) if processes.ranks > 1 else ():
+    for line in describe_plain_gradients(comparison.contestants, comparison.updates) if processes.ranks > 1 else ():
         say(line)
     for number, name in product(range(run.rounds), comparison.contestants):
         say(f"round {number + 1} of {run.rounds}: {name}")
         strategy = comparison.contestants[name].strategy()
         runs[name].append(_trained(comparison, run, strategy, is_last=number + 1 == run.rounds))
         results = {name: _median_round(found, comparison) for name, found in runs.items() if found}
-        _write(Path(run.output), about | {"task": comparison.of_task, "strategies": results})  # a later one may fail
+        _write(
+            Path(run.output), about | {"task": comparison.task_options, "strategies": results}
+        )  # a later one may fail
     return results, about
 
 
 def _trained(comparison: Comparison, run: RunOptions, strategy: PlanRunner, *, is_last: bool) -> Figures:
     """Train a new task and return what was measured."""
     meter, limits = comparison.measured(is_last)
-    trainer, task = run.trainer(strategy, meter, limits), comparison.task(**comparison.of_task)
+    trainer, task = run.trainer(strategy, meter, limits), comparison.task(**comparison.task_options)
     pl.seed_everything(comparison.data.seed, verbose=False)
     trainer.fit(task, datamodule=comparison.data)
     return {**meter.figures(), **comparison.learnt(trainer, task, is_last)}
@@ -213,9 +215,9 @@ def _median_round(found: list[Figures], comparison: Comparison) -> Figures:
     """Return the round of median speed, the slower of two, with the speed of all rounds and what counts of the last."""
     speed = comparison.speed
     ordered = sorted(found, key=lambda figures: figures[speed], reverse=not comparison.higher_is_faster)
-    of_rounds = {f"{speed}_of_rounds": [figures[speed] for figures in found]}
-    of_last = {name: found[-1][name] for name in comparison.of_last}
-    return {**ordered[(len(found) - 1) // 2], **of_rounds, **of_last}
+    by_round = {f"{speed}_of_rounds": [figures[speed] for figures in found]}
+    last_round = {name: found[-1][name] for name in comparison.last_round}
+    return {**ordered[(len(found) - 1) // 2], **by_round, **last_round}
 
 
 @rank_zero_only

@@ -54,7 +54,7 @@ def contestants_of(text: str, kind: str) -> dict[str, Contestant]:
     return {written: _contestant(written, fitting) for written in entries}
 
 
-def said_of_plain_gradients(contestants: Mapping[str, Contestant], measured: range) -> list[str]:
+def describe_plain_gradients(contestants: Mapping[str, Contestant], measured: range) -> list[str]:
     """Say which contestants send gradients as they are, before their compression begins, in updates that are measured.
 
     Args:

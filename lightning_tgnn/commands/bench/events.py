@@ -62,20 +62,22 @@ def event_options() -> Options:
     return Options("bench", _DESCRIPTION, {kind: set() for kind in classes})
 
 
-def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]) -> None:
+def bench_events(
+    own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
+) -> None:
     """Train, compare and keep the figures.
 
     Args:
         own: Arguments of `BenchOptions`.
-        of_run: Arguments of `RunOptions`.
-        of_data: Arguments of `TemporalDataModule`.
-        of_task: Arguments of `LinkPrediction`.
+        run_options: Arguments of `RunOptions`.
+        data_options: Arguments of `TemporalDataModule`.
+        task_options: Arguments of `LinkPrediction`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, run, data = BenchOptions(**own), RunOptions(**of_run), TemporalDataModule(**of_data)
-    LinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    options, run, data = BenchOptions(**own), RunOptions(**run_options), TemporalDataModule(**data_options)
+    LinkPrediction(**task_options)  # before processes are started: a mistake is said once
     steps = _steps(options, data, run.processes.ranks)
 
     def measured(is_last: bool) -> tuple[Meter, Limits]:
@@ -85,16 +87,16 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
         bench_events,
         "depcache",
         own,
-        of_run,
-        {**of_data, "batch_size": of_data["batch_size"] * run.processes.ranks},
-        of_task,
+        run_options,
+        {**data_options, "batch_size": data_options["batch_size"] * run.processes.ranks},
+        task_options,
     )
     comparison = Comparison(
         kind=EVENTS,
         contestants=contestants_of(options.strategies, EVENTS),
         data=data,
         task=LinkPrediction,
-        of_task=of_task,
+        task_options=task_options,
         about={
             "batch_size": data.batch_size,
             "warmup": options.warmup,
@@ -106,7 +108,7 @@ def bench_events(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str,
         speed="events_per_second",
         higher_is_faster=True,
         alone=alone,
-        of_last=["val_ap"],
+        last_round=["val_ap"],
         updates=range(options.warmup, options.warmup + steps),
     )
     print_bench(*compare(comparison, run), run.output)

@@ -66,20 +66,22 @@ def graph_options() -> Options:
     return Options("bench", _DESCRIPTION, {kind: set() for kind in classes}, _DEFAULTS)
 
 
-def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]) -> None:
+def bench_graph(
+    own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
+) -> None:
     """Train, compare and keep the figures.
 
     Args:
         own: Arguments of `GraphBenchOptions`.
-        of_run: Arguments of `RunOptions`.
-        of_data: Arguments of `FullGraphDataModule`.
-        of_task: Arguments of `NodeClassification`.
+        run_options: Arguments of `RunOptions`.
+        data_options: Arguments of `FullGraphDataModule`.
+        task_options: Arguments of `NodeClassification`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, run, data = GraphBenchOptions(**own), RunOptions(**of_run), FullGraphDataModule(**of_data)
-    NodeClassification(**of_task)  # before processes are started: a mistake is said once
+    options, run, data = GraphBenchOptions(**own), RunOptions(**run_options), FullGraphDataModule(**data_options)
+    NodeClassification(**task_options)  # before processes are started: a mistake is said once
     about = {"vertices": data.info.num_nodes, "edges": data.info.num_edges}
 
     def measured(is_last: bool) -> tuple[Meter, Limits]:
@@ -90,20 +92,20 @@ def bench_graph(own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, 
         (tested,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
         return {"train_accuracy": trained, "test_accuracy": tested.get("test/accuracy")}
 
-    alone = measured_alone(bench_graph, "cdfgnn", own, of_run, of_data, of_task)
+    alone = measured_alone(bench_graph, "cdfgnn", own, run_options, data_options, task_options)
     comparison = Comparison(
         kind=GRAPH,
         contestants=contestants_of(options.strategies, GRAPH),
         data=data,
         task=NodeClassification,
-        of_task=of_task,
+        task_options=task_options,
         about={**about, "warmup": options.warmup, "epochs": options.epochs},
         measured=measured,
         learnt=learnt,
         speed="seconds_per_epoch",
         higher_is_faster=False,
         alone=alone,
-        of_last=["train_accuracy", "test_accuracy"],
+        last_round=["train_accuracy", "test_accuracy"],
         updates=range(options.warmup, options.epochs),
     )
     print_graph_bench(*compare(comparison, run), run.output)

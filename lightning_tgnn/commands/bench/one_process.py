@@ -23,7 +23,7 @@ from lightning_tgnn.commands.bench.tables import ALONE
 
 
 def measured_alone(
-    bench: Callable[..., None], strategy: str, own: dict[str, Any], of_run: dict[str, Any], *others: dict[str, Any]
+    bench: Callable[..., None], strategy: str, own: dict[str, Any], run_options: dict[str, Any], *others: dict[str, Any]
 ) -> dict[str, Figures]:
     """Return the metrics of one process under `ALONE`; nothing where nobody asked, or in a process that was started.
 
@@ -33,17 +33,17 @@ def measured_alone(
         bench: What measures, at the top of a module.
         strategy: What trains: on one process any strategy is plain training.
         own: First argument of ``bench``, with ``strategies``.
-        of_run: Arguments of `RunOptions`.
+        run_options: Arguments of `RunOptions`.
         *others: Further arguments of ``bench``.
 
     Raises:
         LightningTGNNError: The process has failed; it has said why.
     """
     is_started = {"RANK", "LOCAL_RANK"} & os.environ.keys() or SLURMEnvironment.detect()
-    if not of_run["one_process"] or is_started or RunOptions(**of_run).processes.ranks == 1:
+    if not run_options["one_process"] or is_started or RunOptions(**run_options).processes.ranks == 1:
         return {}
     with TemporaryDirectory() as folder:
-        alone = {**of_run, "devices": 1, "num_nodes": 1, "one_process": False, "output": folder}
+        alone = {**run_options, "devices": 1, "num_nodes": 1, "one_process": False, "output": folder}
         arguments = ({**own, "strategies": strategy}, alone, *others)
         process = get_context("spawn").Process(target=_without_output, args=(bench, *arguments))
         process.start()

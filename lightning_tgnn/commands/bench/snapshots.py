@@ -76,22 +76,22 @@ def snapshot_options() -> Options:
 
 
 def bench_snapshots(
-    own: dict[str, Any], of_run: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+    own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
     """Train, compare and keep the figures.
 
     Args:
         own: Arguments of `SnapshotBenchOptions`.
-        of_run: Arguments of `RunOptions`.
-        of_data: Arguments of `SnapshotDataModule`.
-        of_task: Arguments of `SnapshotLinkPrediction`.
+        run_options: Arguments of `RunOptions`.
+        data_options: Arguments of `SnapshotDataModule`.
+        task_options: Arguments of `SnapshotLinkPrediction`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    of_data["num_layers"] = of_task["num_layers"]
-    options, run, data = SnapshotBenchOptions(**own), RunOptions(**of_run), SnapshotDataModule(**of_data)
-    SnapshotLinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    data_options["num_layers"] = task_options["num_layers"]
+    options, run, data = SnapshotBenchOptions(**own), RunOptions(**run_options), SnapshotDataModule(**data_options)
+    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is said once
 
     def measured(is_last: bool) -> tuple[SnapshotMeter, Limits]:
         meter = SnapshotMeter(options.warmup, options.epochs, options.groups_per_update)
@@ -103,13 +103,13 @@ def bench_snapshots(
 
     data.batch_size = options.groups_per_update  # as of one device; the meter divides it
     updates = len(data.train_dataloader())
-    alone = measured_alone(bench_snapshots, "blad", own, of_run, of_data, of_task)
+    alone = measured_alone(bench_snapshots, "blad", own, run_options, data_options, task_options)
     comparison = Comparison(
         kind=SNAPSHOTS,
         contestants=contestants_of(options.strategies, SNAPSHOTS),
         data=data,
         task=SnapshotLinkPrediction,
-        of_task=of_task,
+        task_options=task_options,
         about={
             "vertices": data.info.num_nodes,
             "snapshots": data.info.num_snapshots,
@@ -122,7 +122,7 @@ def bench_snapshots(
         speed="seconds_per_epoch",
         higher_is_faster=False,
         alone=alone,
-        of_last=["test_ap"],
+        last_round=["test_ap"],
         updates=range(options.warmup * updates, options.epochs * updates),
     )
     print_snapshot_bench(*compare(comparison, run), run.output)
@@ -190,7 +190,7 @@ class SnapshotMeter(Meter):
         """Return what has travelled since this was last asked, gradients of weights among it."""
         found = dict(strategy.exchange.traffic.take()) | dict(strategy.gradient_traffic.take())
         # The first rank of a pipeline sends nothing back; all ranks have to add up the same.
-        names = {name for of_rank in strategy.of_all_ranks(list(found)) for name in of_rank}
+        names = {name for from_rank in strategy.from_all_ranks(list(found)) for name in from_rank}
         return {name: found.get(name, Flow()) for name in sorted(names)}
 
 

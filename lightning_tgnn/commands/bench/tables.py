@@ -90,9 +90,9 @@ def _say_if_alike(results: dict[str, dict[str, Any]], speed: str, *, higher_is_f
     sign = 1 if higher_is_faster else -1
     if len(results) < 2:
         return
-    of_rounds = {name: [sign * each for each in held[f"{speed}_of_rounds"]] for name, held in results.items()}
-    first = max(of_rounds, key=lambda name: sign * results[name][speed])
-    alike = [name for name, rounds in of_rounds.items() if name != first and max(rounds) >= min(of_rounds[first])]
+    by_round = {name: [sign * each for each in held[f"{speed}_of_rounds"]] for name, held in results.items()}
+    first = max(by_round, key=lambda name: sign * results[name][speed])
+    alike = [name for name, rounds in by_round.items() if name != first and max(rounds) >= min(by_round[first])]
     if alike:
         others = ", ".join(alike)
         cure = "; take auto-state, which chooses for itself" if speed == "events_per_second" else ""

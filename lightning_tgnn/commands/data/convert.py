@@ -45,19 +45,21 @@ def convert(arguments: Sequence[str]) -> None:
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    own, of_data = Options("data convert", _DESCRIPTION, {ConvertOptions: set(), read_source: set()}).parse(arguments)
+    own, data_options = Options("data convert", _DESCRIPTION, {ConvertOptions: set(), read_source: set()}).parse(
+        arguments
+    )
     console, begin = Console(stderr=True), perf_counter()
-    store = convert_source(of_data, Path(own["output"]), console)
+    store = convert_source(data_options, Path(own["output"]), console)
     seconds = perf_counter() - begin
     rate = len(store) / seconds
     print(f"{own['output']}: {len(store):,} events, {store.num_nodes:,} nodes, {seconds:.1f} s, {rate:,.0f} events/s")
 
 
-def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> EventStore:
+def convert_source(data_options: dict[str, Any], folder: Path, console: Console) -> EventStore:
     """Convert what `read_source` would read.
 
     Args:
-        of_data: Its arguments.
+        data_options: Its arguments.
         folder: New or empty.
         console: Shows the events read so far.
 
@@ -65,9 +67,9 @@ def convert_source(of_data: dict[str, Any], folder: Path, console: Console) -> E
         InvalidArgumentError: An argument has a value that cannot work, or the folder cannot be written.
         DataError: The source holds something that must not be trained on.
     """
-    source = of_data["source"]
+    source = data_options["source"]
     if name_of(source) or not Path(source).is_file():  # a name comes before a file of that name
-        return save_with_adjacency(read_source(**of_data), folder)
-    reading = {name: of_data[name] for name in ("format", "columns", "bipartite", "longest_id")}
+        return save_with_adjacency(read_source(**data_options), folder)
+    reading = {name: data_options[name] for name in ("format", "columns", "bipartite", "longest_id")}
     with console.status("reading") as status:
         return convert_events(source, folder, **reading, report=lambda events: status.update(f"{events:,} events read"))

@@ -154,15 +154,15 @@ def inspect(arguments: Sequence[str]) -> None:
         DataError: The source holds something that must not be trained on.
     """
     groups: dict[Callable[..., Any], set[str]] = {InspectOptions: set(), SnapshotCutOptions: set(), read_source: set()}
-    own, of_cut, of_data = Options("data inspect", _DESCRIPTION, groups).parse(arguments)
-    options, cut, folder = InspectOptions(**own), SnapshotCutOptions(**of_cut), Path(own["output"])
-    if cut.asked(of_data["source"]):
+    own, cut_options, data_options = Options("data inspect", _DESCRIPTION, groups).parse(arguments)
+    options, cut, folder = InspectOptions(**own), SnapshotCutOptions(**cut_options), Path(own["output"])
+    if cut.asked(data_options["source"]):
         if options.max_loss != MAX_LOSS:
             cure = "leave it out, or look at the stream"
             raise InvalidArgumentError(refusal("max_loss", "left out with snapshots", options.max_loss, cure))
-        inspect_snapshots(cut, of_data, folder)
+        inspect_snapshots(cut, data_options, folder)
         return
-    store = read_source(**of_data)
+    store = read_source(**data_options)
     check_ends("src", store.src, store.num_nodes)
     check_ends("dst", store.dst, store.num_nodes)
     with writing_to(folder):
@@ -170,7 +170,7 @@ def inspect(arguments: Sequence[str]) -> None:
         scratch = OwnedFolder(folder / "inspect")
         try:
             described, columns, nodes = describe(store, options.max_loss, scratch.path)
-            figures = {"source": str(of_data["source"]), **described}
+            figures = {"source": str(data_options["source"]), **described}
             save_stream_figure(folder / "stream.png", store.time.numpy(), nodes.degrees(), columns.gaps)
         finally:
             scratch.remove()
@@ -219,7 +219,7 @@ def feature_statistics(store: EventStore) -> Table:
     for kind, table, names in tables:
         if table is None:
             continue
-        moments = Moments.of_rows(table).to_plain()
+        moments = Moments.from_rows(table).to_plain()
         for column, row in enumerate(zip(*moments.values(), strict=True)):
             found[names[column] if names else f"{kind} feature {column}"] = dict(zip(moments, row, strict=True))
     return found
@@ -240,8 +240,8 @@ def _batches(columns: SortedColumns, num_events: int, max_loss: float, at_once: 
     return {
         "max_loss": max_loss,
         "largest": largest_batch(loss, max_loss, num_events),
-        "loss": columns.losses.of_all(),
-        "loss_of_busiest_tenth": columns.losses.of_busiest(),
+        "loss": columns.losses.losses(),
+        "loss_of_busiest_tenth": columns.losses.busiest_losses(),
         "loss_by_degree": columns.losses.by_degree(),
     }
 
@@ -255,7 +255,7 @@ def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> No
         folder: Where the files are.
     """
     if figures["origin"] is not None:
-        console.print(str(Origin.of_manifest(figures["origin"])), soft_wrap=True, markup=False, highlight=False)
+        console.print(str(Origin.from_manifest(figures["origin"])), soft_wrap=True, markup=False, highlight=False)
     single = PrintedTable("", "value")
     single.columns[1].justify = "right"
     for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
@@ -329,11 +329,11 @@ def save_stream_figure(
     from matplotlib.figure import Figure  # takes a moment and is needed nowhere else
 
     figure = Figure(figsize=(13, 3.6), layout="constrained")
-    over_time, of_nodes, between = figure.subplots(1, 3)
+    over_time, node_axes, between = figure.subplots(1, 3)
     edges = np.histogram_bin_edges(np.array([0.0, time[-1] - time[0]]), _BINS)
     over_time.stairs(_counted(time, edges + time[0]), edges, fill=True, color="tab:blue")
     over_time.set(title="Events over time", xlabel="time since the first event", ylabel="events")
-    _draw_degrees(of_nodes, degrees)
+    _draw_degrees(node_axes, degrees)
     _draw_gaps(between, gaps)
     with new_file(path) as partial:
         figure.savefig(partial, dpi=110, format="png")

@@ -49,12 +49,12 @@ class SnapshotCutOptions:
         return is_synthetic(source) or self != SnapshotCutOptions()
 
 
-def inspect_snapshots(cut: SnapshotCutOptions, of_data: Mapping[str, Any], folder: Path) -> None:
+def inspect_snapshots(cut: SnapshotCutOptions, data_options: Mapping[str, Any], folder: Path) -> None:
     """Print the figures of snapshots, and write them to ``snapshots.json``.
 
     Args:
         cut: How a stream is cut.
-        of_data: Arguments of `read_source`.
+        data_options: Arguments of `read_source`.
         folder: Where to write.
 
     Raises:
@@ -63,11 +63,11 @@ def inspect_snapshots(cut: SnapshotCutOptions, of_data: Mapping[str, Any], folde
     """
     settings = asdict(cut)
     settings["num_snapshots"] = settings.pop("snapshots")
-    source = of_data["source"]
+    source = data_options["source"]
     if is_synthetic(source):
-        data = SnapshotPipeline(source, synthetic=of_data["synthetic"], **settings)
+        data = SnapshotPipeline(source, synthetic=data_options["synthetic"], **settings)
     else:
-        data = SnapshotPipeline(read_source(**of_data), **settings)
+        data = SnapshotPipeline(read_source(**data_options), **settings)
     figures = {"source": str(source), **describe_snapshots(data, None)}
     write_text(folder / "snapshots.json", json.dumps(figures, indent=1, ensure_ascii=False))
     _print(Console(), figures, folder)

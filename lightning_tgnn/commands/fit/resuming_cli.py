@@ -57,12 +57,12 @@ class ResumingCLI(CommandLine):
         if word == LAST_OR_NEW and self.config["subcommand"] == "fit":
             word = "last"
             try:
-                RunFolders.of_trainer(chosen["trainer"]).find(word)
+                RunFolders.from_trainer(chosen["trainer"]).find(word)
             except NoCheckpointError:
                 rank_zero_info("ckpt_path: there is no checkpoint to go on with; a new run begins")
                 chosen["ckpt_path"] = word = None
         if word in WORDS:
-            chosen["ckpt_path"] = str(RunFolders.of_trainer(chosen["trainer"]).find(word))
+            chosen["ckpt_path"] = str(RunFolders.from_trainer(chosen["trainer"]).find(word))
             rank_zero_info(f"ckpt_path: {chosen['ckpt_path']} is the {word} checkpoint")
         path = chosen.get("ckpt_path")
         if path and is_checkpoint(path):

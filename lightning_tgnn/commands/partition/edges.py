@@ -146,17 +146,17 @@ def cut_options() -> Options:
     return Options("partition", _DESCRIPTION, {KindOption: set(), EdgeCutOptions: set(), GraphPipeline: {"seed"}})
 
 
-def partition_edges(own: dict[str, Any], of_data: dict[str, Any]) -> None:
+def partition_edges(own: dict[str, Any], data_options: dict[str, Any]) -> None:
     """Compare and keep.
 
     Args:
         own: Arguments of `EdgeCutOptions`.
-        of_data: Arguments of `GraphPipeline`.
+        data_options: Arguments of `GraphPipeline`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, edges, console = EdgeCutOptions(**own), EdgesToCut.of(of_data), Console()
+    options, edges, console = EdgeCutOptions(**own), EdgesToCut.of(data_options), Console()
     methods = cut_methods_of(options.methods)
     makers = {name: partial(_measured, method, edges, options.host_of) for name, method in methods.items()}
     results = make_each(makers, console)
@@ -252,24 +252,24 @@ class EdgesToCut:
     trainable: bool
 
     @classmethod
-    def of(cls, of_data: dict[str, Any]) -> EdgesToCut:
+    def of(cls, data_options: dict[str, Any]) -> EdgesToCut:
         """Return those of a source.
 
         Args:
-            of_data: Arguments of `GraphPipeline`, whose source may be a file of events, too.
+            data_options: Arguments of `GraphPipeline`, whose source may be a file of events, too.
 
         Raises:
             DataError: The source holds something that must not be trained on.
             InvalidArgumentError: The source is unknown.
         """
-        data, source = GraphPipeline(**of_data), str(of_data["source"])
+        data, source = GraphPipeline(**data_options), str(data_options["source"])
         if source != SYNTHETIC and kind_of(source) == EVENTS:
-            return cls._of_stream(data, source)
+            return cls._from_stream(data, source)
         graph = data.graph
         return cls(graph.src, graph.dst, graph.num_nodes, source, data.info.fingerprint, trainable=True)
 
     @classmethod
-    def _of_stream(cls, data: GraphPipeline, source: str) -> EdgesToCut:
+    def _from_stream(cls, data: GraphPipeline, source: str) -> EdgesToCut:
         store = read_source(source, root=str(data.root))
         tied = tied_share(store.time)
         for line in filter(None, (f"{store}, {tied:.1%} of the events tied", tie_notice(tied))):

@@ -127,17 +127,17 @@ def node_options() -> Options:
     return Options("partition", _DESCRIPTION, groups, _DEFAULTS)
 
 
-def partition_nodes(own: dict[str, Any], of_data: dict[str, Any]) -> None:
+def partition_nodes(own: dict[str, Any], data_options: dict[str, Any]) -> None:
     """Compare and keep.
 
     Args:
         own: Arguments of `PartitionOptions`.
-        of_data: Arguments of `EventPipeline`.
+        data_options: Arguments of `EventPipeline`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-    options, data, console = PartitionOptions(**own), EventPipeline(**of_data), Console()
+    options, data, console = PartitionOptions(**own), EventPipeline(**data_options), Console()
     data.sampled_roots = build_model(options.model, ModelConfig(), data.info).sampled_roots
     loader, schedule = data.train_dataloader(), DataParallel(options.split_batch)
     fitted, judged = presample_apart(loader, options.ranks, options.batches, schedule)

@@ -19,11 +19,11 @@ from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
 from lightning_tgnn.commands.plan.candidates import Candidates
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, describe_gradients
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import remote_rows
-from lightning_tgnn.commands.plan.tables import figures_of, print_plans, said_of_spread
+from lightning_tgnn.commands.plan.tables import describe_spread, figures_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import TemporalDataModule
@@ -105,35 +105,35 @@ def event_options() -> Options:
 
 
 def plan_events(
-    of_cluster: dict[str, Any], own: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+    cluster_options: dict[str, Any], own: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
     """Measure, rank all plans, and write the recipe of the first.
 
     Args:
-        of_cluster: Arguments of `ClusterOptions`.
+        cluster_options: Arguments of `ClusterOptions`.
         own: Arguments of `PlanOptions`.
-        of_data: Arguments of `TemporalDataModule`.
-        of_task: Arguments of `LinkPrediction`.
+        data_options: Arguments of `TemporalDataModule`.
+        task_options: Arguments of `LinkPrediction`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work, or no plan fits.
         DataError: The source holds something that must not be trained on.
     """
-    where, options = ClusterOptions(**of_cluster), PlanOptions(**own)
-    data = TemporalDataModule(**of_data)
-    LinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    where, options = ClusterOptions(**cluster_options), PlanOptions(**own)
+    data = TemporalDataModule(**data_options)
+    LinkPrediction(**task_options)  # before processes are started: a mistake is said once
     cluster = where.cluster(options.memory_bytes)
     _check_events(len(data.split.train), cluster.ranks, where)
     where.check_output()
     found = measure(
         data,
-        of_task,
+        task_options,
         where.run,
         options.batch_size,
         steps=options.steps,
         rounds=options.rounds,
     )
-    _recommend(where, options, cluster, data, found, of_data, of_task)
+    _recommend(where, options, cluster, data, found, data_options, task_options)
 
 
 def _check_events(events: int, ranks: int, where: ClusterOptions) -> None:
@@ -156,8 +156,8 @@ def _recommend(
     cluster: Cluster,
     data: TemporalDataModule,
     found: Measurements,
-    of_data: dict[str, Any],
-    of_task: dict[str, Any],
+    data_options: dict[str, Any],
+    task_options: dict[str, Any],
 ) -> None:
     """Rank all plans, print them and keep what was found."""
     folder, console = Path(where.output), Console()
@@ -179,7 +179,9 @@ def _recommend(
     plans = rank(candidates.all(), cluster, stream)
     alone = assess(candidates.alone(), replace(cluster, machines=1, devices=1), stream)
     print_plans(plans, alone, console, wide=where.wide)
-    recipe = recipe_of(plans[0].candidate, cluster, Trained(of_data, of_task, where.accelerator, where.epochs))
+    recipe = recipe_of(
+        plans[0].candidate, cluster, Trained(data_options, task_options, where.accelerator, where.epochs)
+    )
     write_text(folder / "recipe.yaml", recipe)
     figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
     figures |= {"remote_rows": None if remote is None else remote.figures()}
@@ -187,11 +189,11 @@ def _recommend(
     write_text(folder / "plan.json", json.dumps(figures, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
-        + said_of_share(found.fixed_share),
-        said_of_spread(found.spread, plans),
+        + describe_share(found.fixed_share),
+        describe_spread(found.spread, plans),
         f"global batches of up to {largest:,} events lose at most {options.max_loss:.0%} of the updates of node memory",
         *([] if remote is None else remote.said()),
-        *said_of_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
+        *describe_gradients(found.gradient_bytes, found.compressed, cluster.ranks),
         *_measured_by(where, folder, plans),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
@@ -213,10 +215,10 @@ def _measured_by(where: ClusterOptions, folder: Path, plans: Sequence[Assessment
     return [f"measure them beside each other: {command} --strategies {strategies} --one_process true"]
 
 
-def said_of_share(fixed_share: float | None) -> str:
+def describe_share(fixed_share: float | None) -> str:
     """Say which share of a turn does not grow with its events.
 
-    >>> said_of_share(0.25)
+    >>> describe_share(0.25)
     '25% of their time does not grow with the events'
     """
     if fixed_share is None:

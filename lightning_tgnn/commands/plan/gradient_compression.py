@@ -98,7 +98,7 @@ def measured_compressions(task: pl.LightningModule, device: torch.device) -> dic
     return found
 
 
-def said_of_gradients(exact: float, compressed: Mapping[str, CompressedGradients], ranks: int) -> list[str]:
+def describe_gradients(exact: float, compressed: Mapping[str, CompressedGradients], ranks: int) -> list[str]:
     """Say what a rank sends of gradients for an update, by compression; nothing of one rank.
 
     Args:

@@ -129,13 +129,13 @@ class StageMeter(SystemMonitor):
         taken = perf_counter() - self._begin
         if self.passed > self._steps:
             (slowest,) = reduced(strategy, [taken], "max")
-            found = self._of_window(slowest / self._steps, strategy)
+            found = self._from_window(slowest / self._steps, strategy)
             self.measured = found.with_windows_of(self.measured)
         strategy.barrier()
         strategy.exchange.traffic.take()
         self._begin = perf_counter()
 
-    def _of_window(self, turn: float, strategy: PlanRunner) -> MeasuredTurns:
+    def _from_window(self, turn: float, strategy: PlanRunner) -> MeasuredTurns:
         flows = summed_flows(strategy, strategy.exchange.traffic.take())
         step = self.latest["system/milliseconds_per_step"] / 1e3
         seconds = {name.removeprefix("time/"): each * step for name, each in self.latest.items() if "time/" in name}
@@ -153,7 +153,7 @@ def _turn(measured: MeasuredTurns) -> float:
 @without_setup_notes()
 def measure(
     data: TemporalDataModule,
-    of_task: dict[str, Any],
+    task_options: dict[str, Any],
     run: RunOptions,
     batch_size: int | None,
     *,
@@ -164,7 +164,7 @@ def measure(
 
     Args:
         data: What to train on.
-        of_task: Arguments of `LinkPrediction`.
+        task_options: Arguments of `LinkPrediction`.
         run: Where.
         batch_size: Events per rank and turn; None for what saturates a device, as far as that can be seen.
         steps: Of a window.
@@ -184,7 +184,7 @@ def measure(
         data.batch_size = size
         say(f"depcache, batches of {size} events, {ranks} processes at once")
         window = max(min(steps // 2, own_events // size // 2), 1)
-        turns[size] = _trained(data, of_task, run, DepCacheStrategy(), window)[0].seconds_per_turn
+        turns[size] = _trained(data, task_options, run, DepCacheStrategy(), window)[0].seconds_per_turn
     size = batch_size or saturating_size(turns, narrow, wide, largest)
     data.batch_size = size
     strategies: dict[str, Callable[[], PlanRunner]] = {
@@ -198,7 +198,7 @@ def measure(
     for number, (name, strategy) in product(range(rounds), strategies.items()):
         say(f"{name}, batches of {size} events, round {number + 1} of {rounds}")
         runner = strategy()
-        measured, task = _trained(data, of_task, run, runner, steps)
+        measured, task = _trained(data, task_options, run, runner, steps)
         found[name] = measured.with_windows_of(found.get(name))
     if size == narrow:
         turns[narrow] = min(turns[narrow], found["depcache"].seconds_per_turn)
@@ -250,10 +250,10 @@ def fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -
 
 
 def _trained(
-    data: TemporalDataModule, of_task: dict[str, Any], run: RunOptions, strategy: PlanRunner, steps: int
+    data: TemporalDataModule, task_options: dict[str, Any], run: RunOptions, strategy: PlanRunner, steps: int
 ) -> tuple[MeasuredTurns, LinkPrediction]:
     """Train a new task and return what was measured."""
-    meter, task = StageMeter(steps), LinkPrediction(**of_task)
+    meter, task = StageMeter(steps), LinkPrediction(**task_options)
     trainer = run.trainer(strategy, meter, Limits(1, (1 + _WINDOWS) * steps, 0))
     pl.seed_everything(data.seed, verbose=False)
     trainer.fit(task, datamodule=data)

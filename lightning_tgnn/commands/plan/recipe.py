@@ -22,14 +22,14 @@ class Trained:
     """What a recipe trains, and for how long.
 
     Attributes:
-        of_data: Arguments of the DataModule.
-        of_task: Arguments of the task.
+        data_options: Arguments of the DataModule.
+        task_options: Arguments of the task.
         accelerator: Of the Trainer.
         epochs: In which one process would train as much, or nearly.
     """
 
-    of_data: Mapping[str, Any]
-    of_task: Mapping[str, Any]
+    data_options: Mapping[str, Any]
+    task_options: Mapping[str, Any]
     accelerator: str
     epochs: int
 
@@ -46,8 +46,10 @@ def recipe_of(plan: Candidate, cluster: Cluster, trained: Trained) -> str:
     trainer = _trainer(plan.strategy, plan.options, cluster, trained.accelerator, ["SystemMonitor"])
     trainer["max_epochs"] = epochs_of(plan.outline, trained.epochs)
     more = [f"# An epoch trains every event {times} times."] if times > 1 else []
-    data = {**_chosen(TemporalDataModule, trained.of_data), "batch_size": plan.batch_size}
-    return _written(plan.written, cluster, more, trainer, (LinkPrediction, trained.of_task), (TemporalDataModule, data))
+    data = {**_chosen(TemporalDataModule, trained.data_options), "batch_size": plan.batch_size}
+    return _written(
+        plan.written, cluster, more, trainer, (LinkPrediction, trained.task_options), (TemporalDataModule, data)
+    )
 
 
 def epochs_of(outline: Outline, epochs: int) -> int:
@@ -75,8 +77,8 @@ def snapshot_recipe_of(
     trainer = _trainer(strategy, options, cluster, trained.accelerator, ["SystemMonitor", "SnapshotMonitor"])
     # An epoch has few updates, so that none would be logged by Lightning's default.
     trainer |= {"max_epochs": trained.epochs, "log_every_n_steps": 1}
-    data = {**_chosen(SnapshotDataModule, trained.of_data), "batch_size": batch_size}
-    task = (SnapshotLinkPrediction, trained.of_task)
+    data = {**_chosen(SnapshotDataModule, trained.data_options), "batch_size": batch_size}
+    task = (SnapshotLinkPrediction, trained.task_options)
     return _written(written_as(strategy, options), cluster, [], trainer, task, (SnapshotDataModule, data))
 
 

@@ -177,7 +177,7 @@ def sizes_of(data: SnapshotDataModule) -> np.ndarray:
 
 def groups_of(data: SnapshotDataModule) -> Sequence[int]:
     """Return the groups of training in the order of the first epoch, by the number of their last snapshot."""
-    return data.train_dataloader().split.of_epoch(0, 1)
+    return data.train_dataloader().split.for_epoch(0, 1)
 
 
 def vertex_shares(data: SnapshotDataModule, ranks: int) -> CutSnapshots:
@@ -205,7 +205,7 @@ def vertex_shares(data: SnapshotDataModule, ranks: int) -> CutSnapshots:
         counted = (torch.bincount(each, minlength=ranks) for each in (of, reader))
         sizes.append(torch.stack([*counted, scored], dim=1))
         sent.append(_sent(row, reader, of, ranks))
-        rows = (targets.of_group(snapshot.number, 0) if snapshot.number in played else targets.none(0)).rows
+        rows = (targets.for_group(snapshot.number, 0) if snapshot.number in played else targets.none(0)).rows
         # The owner of its first row scores a target.
         scorer = owner[rows[:, 0]].repeat_interleave(rows.shape[1])
         scored_by_others.append(_sent(rows.flatten(), scorer, owner, ranks))

@@ -55,7 +55,7 @@ class SnapshotMeasurements:
 @without_setup_notes()
 def measure_snapshots(
     data: SnapshotDataModule,
-    of_task: dict[str, Any],
+    task_options: dict[str, Any],
     run: RunOptions,
     *,
     reuse: bool,
@@ -68,7 +68,7 @@ def measure_snapshots(
 
     Args:
         data: What to train on.
-        of_task: Arguments of `SnapshotLinkPrediction`.
+        task_options: Arguments of `SnapshotLinkPrediction`.
         run: Where.
         reuse: Whether products without weights are kept.
         groups: Of a process and update.
@@ -84,7 +84,7 @@ def measure_snapshots(
     say(f"{1 + epochs} epochs of whole groups, {ranks} processes at once{kept}")
     data.batch_size = groups
     meter = OperatorMeter(epochs)
-    task = SnapshotLinkPrediction(**{**of_task, "reuse": reuse})
+    task = SnapshotLinkPrediction(**{**task_options, "reuse": reuse})
     trainer = run.trainer(
         BLADStrategy(processes_per_device=1, balance="even", reorder=False),
         meter,
@@ -180,9 +180,9 @@ class OperatorMeter(pl.Callback):
         assert isinstance(pl_module, SnapshotLinkPrediction)
         assert isinstance(trainer.strategy, SnapshotRunner)
         self._meter.remove(self._hear, pl_module.stages)
-        found = trainer.strategy.of_all_ranks(([astuple(one) for one in self._heard], self._updates))
+        found = trainer.strategy.from_all_ranks(([astuple(one) for one in self._heard], self._updates))
         self.measured = [Measured(*one) for calls, _ in found for one in calls]
-        updates = np.array([of_rank for _, of_rank in found])  # [ranks, updates, 2]
+        updates = np.array([from_rank for _, from_rank in found])  # [ranks, updates, 2]
         # The rank that has computed longest has waited least for others.
         beside = (updates[..., 0] - updates[..., 1]).min(axis=0)
         self.update_seconds = float(max(np.median(beside), 0.0))

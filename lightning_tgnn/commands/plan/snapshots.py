@@ -16,7 +16,7 @@ from rich.console import Console
 from lightning_tgnn.algorithms.schedules.planner import compression_cost
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
-from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, said_of_gradients
+from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, describe_gradients
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
 from lightning_tgnn.commands.plan.snapshot_candidates import (
     SnapshotCandidate,
@@ -91,23 +91,27 @@ def snapshot_options() -> Options:
 
 
 def plan_snapshots(
-    of_cluster: dict[str, Any], own: dict[str, Any], of_data: dict[str, Any], of_task: dict[str, Any]
+    cluster_options: dict[str, Any], own: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
     """Measure, forecast all plans, and write the recipe of the first.
 
     Args:
-        of_cluster: Arguments of `ClusterOptions`.
+        cluster_options: Arguments of `ClusterOptions`.
         own: Arguments of `SnapshotPlanOptions`.
-        of_data: Arguments of `SnapshotDataModule`.
-        of_task: Arguments of `SnapshotLinkPrediction`.
+        data_options: Arguments of `SnapshotDataModule`.
+        task_options: Arguments of `SnapshotLinkPrediction`.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
         DataError: The source holds something that must not be trained on.
     """
-    of_data["num_layers"] = of_task["num_layers"]
-    where, options, data = ClusterOptions(**of_cluster), SnapshotPlanOptions(**own), SnapshotDataModule(**of_data)
-    SnapshotLinkPrediction(**of_task)  # before processes are started: a mistake is said once
+    data_options["num_layers"] = task_options["num_layers"]
+    where, options, data = (
+        ClusterOptions(**cluster_options),
+        SnapshotPlanOptions(**own),
+        SnapshotDataModule(**data_options),
+    )
+    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is said once
     run, cluster = where.run, where.cluster(float("inf"))
     groups = options.groups(cluster.ranks)
     here = max(groups // cluster.ranks, 1)
@@ -117,13 +121,13 @@ def plan_snapshots(
         raise InvalidArgumentError(refusal("processes", f"at most the {fewer} groups", run.processes.ranks, cure))
     where.check_output()
     # Where vertices are cut no product is kept: rows of neighbours travel each time.
-    ways = {of_task["reuse"]: options.measured_epochs}
+    ways = {task_options["reuse"]: options.measured_epochs}
     if cluster.ranks > 1:
         ways.setdefault(False, 1)
     measured = [
         measure_snapshots(
             data,
-            of_task,
+            task_options,
             run,
             reuse=reuse,
             groups=here,
@@ -133,7 +137,7 @@ def plan_snapshots(
         )
         for reuse, epochs in ways.items()
     ]
-    _recommend(where, options, data, groups, measured, of_data, of_task)
+    _recommend(where, options, data, groups, measured, data_options, task_options)
 
 
 @rank_zero_only
@@ -143,8 +147,8 @@ def _recommend(
     data: SnapshotDataModule,
     groups: int,
     measured: list[SnapshotMeasurements],
-    of_data: dict[str, Any],
-    of_task: dict[str, Any],
+    data_options: dict[str, Any],
+    task_options: dict[str, Any],
 ) -> None:
     """Rank all plans, print them and keep what was found."""
     folder, console, cluster = Path(where.output), Console(), where.cluster(float("inf"))
@@ -156,7 +160,7 @@ def _recommend(
     plans, alone = candidates.all(), candidates.alone()
     print_snapshot_plans(plans, alone, console, wide=where.wide)
     first = plans[0]
-    trained = Trained(of_data, of_task, where.accelerator, where.epochs)
+    trained = Trained(data_options, task_options, where.accelerator, where.epochs)
     recipe = snapshot_recipe_of(first.strategy, first.options, first.batch_size, cluster, trained)
     write_text(folder / "recipe.yaml", recipe)
     write_text(folder / "costs.yaml", yaml.safe_dump(written_costs(costs), sort_keys=False))
@@ -173,7 +177,7 @@ def _recommend(
         f"that were not fitted are off by: {errors or 'not known, for all have one size'}",
         f"an epoch has {len(groups_of(data)):,} groups of up to {data.group_size} snapshots, {groups} an update, which "
         f"takes {1e3 * costs.update:.1f} ms beside its snapshots",
-        *said_of_gradients(costs.gradients, found.compressed, cluster.ranks),
+        *describe_gradients(costs.gradients, found.compressed, cluster.ranks),
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,

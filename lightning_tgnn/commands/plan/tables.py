@@ -118,7 +118,7 @@ def _dearer(one: Assessment, first: Assessment) -> str:
     return "updates of more batches at once"
 
 
-def said_of_spread(spread: float, plans: Sequence[Assessment]) -> str:
+def describe_spread(spread: float, plans: Sequence[Assessment]) -> str:
     """Say how far the windows of a strategy lie apart, and of which plans the order may be another in the next run.
 
     Args:

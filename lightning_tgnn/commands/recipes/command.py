@@ -71,11 +71,11 @@ def shipped_files() -> dict[str, Path]:
         installed = [Path(str(path.locate())) for path in files("lightning-tgnn") or () if path.parent.name == _FOLDER]
     except PackageNotFoundError:
         installed = []
-    of_clone = Path(__file__).parents[3] / _FOLDER
-    found = {path.name: path for path in (*installed, *of_clone.glob("*.*")) if path.is_file()}
+    clone_folder = Path(__file__).parents[3] / _FOLDER
+    found = {path.name: path for path in (*installed, *clone_folder.glob("*.*")) if path.is_file()}
     if not found:
         cure = "install the package again, by pip install --force-reinstall"
-        raise InvalidArgumentError(refusal("recipes", "installed with the package", str(of_clone), cure))
+        raise InvalidArgumentError(refusal("recipes", "installed with the package", str(clone_folder), cure))
     return found
 
 

@@ -166,7 +166,7 @@ def comparison_of(logs: Sequence[RunLog], settings: Sequence[Mapping[str, str]],
 def _speeds(logs: Sequence[RunLog]) -> Rows:
     found: Rows = {}
     for tag in _SPEEDS:
-        there = [log.of_kind("scalars").get(tag) for log in logs]
+        there = [log.by_kind("scalars").get(tag) for log in logs]
         if any(there):
             found[tag.removeprefix("system/")] = [
                 "" if curve is None else f"{np.median(curve.numbers()):,.1f}" for curve in there
@@ -180,7 +180,7 @@ def _charts(logs: Sequence[RunLog], names: Sequence[str]) -> list[str]:
     for tag in _CURVES:
         curves: dict[str, Series] = {}
         for log, name in zip(logs, names, strict=True):
-            curve = (validation_in_training(log) if tag.startswith("val/") else log.of_kind("scalars")).get(tag)
+            curve = (validation_in_training(log) if tag.startswith("val/") else log.by_kind("scalars")).get(tag)
             curves |= {} if curve is None else {name: curve}
         if curves:
             charts.append(run_charts.lines(curves, title=tag))

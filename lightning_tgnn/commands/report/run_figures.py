@@ -20,7 +20,7 @@ def figure_rows(log: RunLog) -> list[tuple[str, ...]]:
         Name, best in training, its step; then of the checkpoint that was tested, in validation (where it was validated
         beside the test) and in the test.
     """
-    scalars, during, tested = log.of_kind("scalars"), validation_in_training(log), _step_of_test(log)
+    scalars, during, tested = log.by_kind("scalars"), validation_in_training(log), _step_of_test(log)
     names = {tag.split("/", 1)[1] for tag in scalars if tag.startswith(("val/", "test/"))}
     rows = []
     for name in sorted(names):
@@ -48,7 +48,7 @@ def validation_in_training(log: RunLog) -> dict[str, Series]:
     step of the test, as `lightning-tgnn fit` does it at its end.
     """
     tested, curves = _step_of_test(log), {}
-    for tag, series in log.of_kind("scalars").items():
+    for tag, series in log.by_kind("scalars").items():
         kept = [pair for pair in zip(series.steps, series.values, strict=True) if pair[0] != tested]
         if tag.startswith("val/") and kept:
             steps, values = map(list, zip(*kept, strict=True))
@@ -58,7 +58,7 @@ def validation_in_training(log: RunLog) -> dict[str, Series]:
 
 def _step_of_test(log: RunLog) -> int:
     """Return the step of the latest test, -1 without any."""
-    tests = (series.steps[-1] for tag, series in log.of_kind("scalars").items() if tag.startswith("test/"))
+    tests = (series.steps[-1] for tag, series in log.by_kind("scalars").items() if tag.startswith("test/"))
     return max(tests, default=-1)
 
 
@@ -78,13 +78,13 @@ def stage_seconds(log: RunLog) -> dict[str, float]:
     _, shares = stage_shares(log)
     if not shares:
         return {}
-    seconds = log.of_kind("scalars")[_WINDOWS].numbers()
+    seconds = log.by_kind("scalars")[_WINDOWS].numbers()
     return {stage: float(values @ seconds) for stage, values in shares.items()}
 
 
 def stage_shares(log: RunLog) -> tuple[list[int], dict[str, np.ndarray]]:
     """Return the last step of each window, and the share of each stage in it, float64 [windows]."""
-    scalars = log.of_kind("scalars")
+    scalars = log.by_kind("scalars")
     if (windows := scalars.get(_WINDOWS)) is None:
         return [], {}
     curves = {stage: scalars[f"time/{stage}"] for stage in STAGES if f"time/{stage}" in scalars}

@@ -79,7 +79,7 @@ class RunLog:
         if math.isfinite(event.wall_time):
             self.began, self.ended = min(self.began, event.wall_time), max(self.ended, event.wall_time)
 
-    def of_kind(self, kind: str) -> dict[str, Series]:
+    def by_kind(self, kind: str) -> dict[str, Series]:
         """Return the series of a kind, by tag in alphabetical order."""
         return {tag: self.series[tag] for tag in sorted(self.series) if self.series[tag].kind == kind}
 

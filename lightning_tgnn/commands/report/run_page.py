@@ -78,7 +78,7 @@ def _facts(log: RunLog, settings: Mapping[str, str]) -> list[tuple[str, str]]:
     facts.append(("steps", str(max(max(series.steps) for series in log.series.values()))))
     for title, names in _FACTS.items():
         facts += [(title, settings[name]) for name in names if name in settings][:1]
-    if (rate := log.of_kind("scalars").get("system/events_per_second")) is not None:
+    if (rate := log.by_kind("scalars").get("system/events_per_second")) is not None:
         facts.append(("events/s, median", f"{np.median(rate.numbers()):,.0f}"))
     return facts
 
@@ -118,11 +118,11 @@ def _sections(log: RunLog, stages: Mapping[str, float]) -> dict[str, list[str]]:
 
 
 def _curves(log: RunLog) -> list[str]:
-    scalars = log.of_kind("scalars")
+    scalars = log.by_kind("scalars")
     charts = [run_charts.lines({tag: scalars[tag]}, title=tag) for tag in _SHOWN if tag in scalars]
     if validation := validation_in_training(log):
-        for title, of_baselines in (("baselines", True), ("validation", False)):
-            chosen = {tag: curve for tag, curve in validation.items() if is_of_baseline(tag) == of_baselines}
+        for title, is_baseline in (("baselines", True), ("validation", False)):
+            chosen = {tag: curve for tag, curve in validation.items() if is_of_baseline(tag) == is_baseline}
             if chosen:
                 charts.insert(1, run_charts.lines(chosen, title=title))
     return charts
@@ -138,23 +138,23 @@ def _times(log: RunLog, stages: Mapping[str, float]) -> list[str]:
 
 
 def _redundancy(log: RunLog) -> list[str]:
-    rates = {tag: series for tag, series in log.of_kind("scalars").items() if tag.startswith("redundancy/")}
+    rates = {tag: series for tag, series in log.by_kind("scalars").items() if tag.startswith("redundancy/")}
     return [run_charts.lines(rates, title="share of entries that repeat a node of their batch")] if rates else []
 
 
 def _scores(log: RunLog) -> list[str]:
-    counted, charts = log.of_kind("histograms"), []
+    counted, charts = log.by_kind("histograms"), []
     for split in ("val", "test"):
         names = {name: f"scores/{split}_{name}" for name in ("positive", "negative")}
         shown = {name: counted[tag].values[-1] for name, tag in names.items() if tag in counted}
         if shown:
             charts.append(run_charts.histograms(shown, title=f"{split}: probability", xlabel="probability"))
-    curves = {tag.removeprefix("scores/"): series.values[-1] for tag, series in log.of_kind("pr_curves").items()}
+    curves = {tag.removeprefix("scores/"): series.values[-1] for tag, series in log.by_kind("pr_curves").items()}
     return [*charts, run_charts.precision_recall(curves, title="precision and recall")] if curves else charts
 
 
 def _memory(log: RunLog) -> list[str]:
-    counted = log.of_kind("histograms")
+    counted = log.by_kind("histograms")
     return [
         run_charts.histograms(_first_and_last(counted[tag]), title=f"memory: {title}", xlabel=title)
         for tag, title in _MEMORY.items()
@@ -171,7 +171,7 @@ def _others(log: RunLog) -> list[str]:
     shown = ("val/", "test/", "time/", "redundancy/")
     return [
         run_charts.lines({tag: series}, title=tag)
-        for tag, series in log.of_kind("scalars").items()
+        for tag, series in log.by_kind("scalars").items()
         if tag not in (*_SHOWN, *_NO_CURVE) and not tag.startswith(shown)
     ]
 
@@ -182,13 +182,13 @@ def _pictures(log: RunLog) -> list[Any]:
 
     return [
         f'<img alt="{escape(tag)}" src="data:image/png;base64,{base64.b64encode(series.values[-1][2]).decode()}">'
-        for tag, series in log.of_kind("images").items()
+        for tag, series in log.by_kind("images").items()
     ]
 
 
 def _all_scalars(log: RunLog) -> list[tuple[str, ...]]:
     rows = []
-    for tag, series in log.of_kind("scalars").items():
+    for tag, series in log.by_kind("scalars").items():
         numbers = series.numbers()
         rows.append((tag, str(len(numbers)), *(f"{value:.5g}" for value in (*numbers[[0, -1]], *_ends(numbers)))))
     return rows

@@ -55,7 +55,7 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
     """Simulate strategies on events, print the table, and return what is to be said beside it."""
     plans = [SimulatedPlan.of(word) for word in options.written]
     costs = read_costs(options.stages, options.bytes)
-    plans = [plan.with_shares(costs.of_plan(plan).shares) for plan in plans]
+    plans = [plan.with_shares(costs.for_plan(plan).shares) for plan in plans]
     size = options.batch_size or costs.batch_size or 600
     forecasts: list[Forecast] = []
     for plan in plans:
@@ -113,13 +113,13 @@ def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: Simula
 
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
-    return costs.of_plan(plan).missing(plan, max(options.counts))
+    return costs.for_plan(plan).missing(plan, max(options.counts))
 
 
 def _simulated(plan: SimulatedPlan, costs: GivenCosts, ranks: int, options: SimulateOptions) -> Simulation:
     layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
     outline = plan.outline(ranks, options.hosts)
-    taken = costs.of_plan(plan).of(plan, outline, ranks, options.links)
+    taken = costs.for_plan(plan).of(plan, outline, ranks, options.links)
     return simulated(outline, layout, taken, options.turns)
 
 

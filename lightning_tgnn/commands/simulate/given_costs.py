@@ -60,7 +60,7 @@ class GivenCosts:
     shares: Mapping[str, float] = field(default_factory=dict)
     strategies: Mapping[str, GivenCosts] = field(default_factory=dict)
 
-    def of_plan(self, plan: SimulatedPlan) -> GivenCosts:
+    def for_plan(self, plan: SimulatedPlan) -> GivenCosts:
         """Return what the strategy of a plan takes, by its store where that has costs of its own.
 
         Raises:
@@ -148,7 +148,7 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
         InvalidArgumentError: An argument has another form, or holds a name that no stage has.
         DataError: The folder is not that of a run.
     """
-    costs = _of_run(Path(stages)) if is_folder(stages) else _of_file(read_mapping("stages", stages))
+    costs = _from_run(Path(stages)) if is_folder(stages) else _from_file(read_mapping("stages", stages))
     if sent is None:
         return costs
     more = _numbers("bytes", read_mapping("bytes", sent), _names(travelling=True))
@@ -156,10 +156,10 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
     return replace(costs, sent={**costs.sent, **more}, strategies=each)
 
 
-def _of_file(held: Mapping[str, Any]) -> GivenCosts:
+def _from_file(held: Mapping[str, Any]) -> GivenCosts:
     """Return costs that hold for all strategies, or those of each, as ``lightning-tgnn plan`` writes them."""
     if "strategies" not in held:
-        return _of_mapping("stages", held)
+        return _from_mapping("stages", held)
     each = held["strategies"]
     named = isinstance(each, dict) and each and all(isinstance(own, dict) for own in each.values())
     if not named or len(held) > 1:
@@ -169,11 +169,11 @@ def _of_file(held: Mapping[str, Any]) -> GivenCosts:
     for name in each:
         on_events = {name for name, kind in strategies().items() if kind.trains_on == "events"}
         check_choice("a strategy of stages", name, {*on_events, CUT_COPIES})
-    found = {name: _of_mapping(f"stages of {name}", own) for name, own in each.items()}
+    found = {name: _from_mapping(f"stages of {name}", own) for name, own in each.items()}
     return GivenCosts(batch_size=next(iter(found.values())).batch_size, strategies=found)
 
 
-def _of_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
+def _from_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
     for name in held:
         check_choice(f"a part of {argument}", name, _PARTS)
     if not isinstance(held.get("seconds"), dict):
@@ -215,14 +215,14 @@ def _names(*, travelling: bool) -> set[str]:
     return names | {stage.name for outline in outlines for stage in outline.stages if not stage.travel}
 
 
-def _of_run(folder: Path) -> GivenCosts:
+def _from_run(folder: Path) -> GivenCosts:
     """Return the seconds of a step of a run, without those in which it waited for other ranks.
 
     The first window of steps is left out where there are more: loops are compiled in it. What the run stood until it
     had its batch is what no worker has hidden, so it counts as ``other``.
     """
     log = read_latest(folder, "stages")
-    (_, shares), scalars = stage_shares(log), log.of_kind("scalars")
+    (_, shares), scalars = stage_shares(log), log.by_kind("scalars")
     steps_of = scalars.get("system/milliseconds_per_step")
     if not shares or steps_of is None:
         cure = "train with the callback SystemMonitor, which every recipe has"

@@ -138,8 +138,8 @@ class SimulateOptions:
             if ranks % self.hosts:
                 cure = "give as many ranks on each host"
                 raise InvalidArgumentError(refusal("hosts", f"a divisor of ranks={ranks}", self.hosts, cure))
-        kind, of_others = ("snapshots", _OF_EVENTS) if self.on_snapshots else ("events", _OF_SNAPSHOTS)
-        for argument, cure in of_others.items():
+        kind, others = ("snapshots", _OF_EVENTS) if self.on_snapshots else ("events", _OF_SNAPSHOTS)
+        for argument, cure in others.items():
             if (received := getattr(self, argument)) != getattr(SimulateOptions, argument):
                 raise InvalidArgumentError(refusal(argument, f"left out with strategies on {kind}", received, cure))
 

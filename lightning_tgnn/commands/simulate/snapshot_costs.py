@@ -98,7 +98,7 @@ class SnapshotCosts:
             raise InvalidArgumentError(refusal(f"{name} of stages", requirement, "nothing", cure))
         return found
 
-    def of_update(self, compression: str | None, ranks: int, links: Links) -> Costs:
+    def update_costs(self, compression: str | None, ranks: int, links: Links) -> Costs:
         """Return what the stages of an update take beside its groups.
 
         Args:

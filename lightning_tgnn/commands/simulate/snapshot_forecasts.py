@@ -91,7 +91,7 @@ def forecast_epoch(
     updates = [range(first, min(first + groups, len(spans))) for first in range(0, len(spans), groups)]
     slower = Links(links.within.after(costs.message), links.between.after(costs.message))
     compression = plan.compression if layout.ranks > 1 else None  # one rank sends no gradients, and compresses none
-    of_update = costs.of_update(compression, layout.ranks, slower)
+    update_costs = costs.update_costs(compression, layout.ranks, slower)
     order, schedule, store = made.order, made.schedule, made.store
     if isinstance(order, VertexShares):
         shares = RowShares(**{"remote": _USUAL_REMOTE, **plan.shares})
@@ -115,7 +115,7 @@ def forecast_epoch(
         raise InvalidArgumentError(refusal("strategy", "one whose groups can be timed", plan.written, cure))
     size = costs.gradient_bytes(compression)
     sent = gradient_traffic(compression, size, len(updates), layout.ranks)
-    return found.updated(made.outline(plan.name), layout, of_update, sent)
+    return found.updated(made.outline(plan.name), layout, update_costs, sent)
 
 
 def _cut_by_vertices(
@@ -136,8 +136,8 @@ def _cut_by_vertices(
     width = sum(layers) / len(layers) if layers else 0.0
     embedded = _FLOAT * costs.embedding_width
     return shared_groups(
-        [np.stack(of_ranks, axis=1) for of_ranks in zip(*forward, strict=True)],
-        [np.stack(of_ranks, axis=1) for of_ranks in zip(*backward, strict=True)],
+        [np.stack(per_rank, axis=1) for per_rank in zip(*forward, strict=True)],
+        [np.stack(per_rank, axis=1) for per_rank in zip(*backward, strict=True)],
         updates, layout, feature_bytes=[cut.sent[span] * width * _FLOAT for span in spans],
         embedding_bytes=[embedded * cut.scored[span.stop - 1] for span in spans] if embedded else None,
         exchanges=(len(layers), len(layers)), links=links,

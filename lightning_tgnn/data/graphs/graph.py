@@ -117,8 +117,8 @@ class Graph:
         out = torch.bincount(self.src, exact, minlength=self.num_nodes) if normalization == "symmetric" else None
         for piece in pieces(len(weights)):
             some = piece if edges is None else edges[piece]
-            of_end = into[self.dst[some].long()].double()
-            weights[piece] *= 1 / of_end if out is None else (of_end * out[self.src[some].long()]).rsqrt()
+            end_degrees = into[self.dst[some].long()].double()
+            weights[piece] *= 1 / end_degrees if out is None else (end_degrees * out[self.src[some].long()]).rsqrt()
         return weights
 
     def info(self) -> GraphInfo:
@@ -132,9 +132,9 @@ class Graph:
             digest.update(f"{dtype} {tuple(column.shape)}".encode())
             for piece in pieces(len(column)):
                 digest.update(np.ascontiguousarray(column[piece].numpy(), dtype).data)
-        several, of_training = self.labels.ndim == 2, self.labels[self.train]
+        several, training_labels = self.labels.ndim == 2, self.labels[self.train]
         classes = self.labels.shape[1] if several else int(self.labels.max()) + 1
-        counts = of_training.sum(0) if several else of_training.bincount(minlength=classes)
+        counts = training_labels.sum(0) if several else training_labels.bincount(minlength=classes)
         return GraphInfo(
             num_nodes=self.num_nodes,
             num_edges=len(self.src),

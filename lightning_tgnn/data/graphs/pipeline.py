@@ -125,7 +125,7 @@ class GraphPipeline(Pipeline):
         if self.standardize_features is False:
             return None
         graph = self._given
-        moments = Moments.of_rows(graph.features, graph.train.nonzero().squeeze(1))
+        moments = Moments.from_rows(graph.features, graph.train.nonzero().squeeze(1))
         with self._reading():
             notice_heavy_tails(moments, None, "features of vertices")
         return standardization_of(moments, self.standardize_features)

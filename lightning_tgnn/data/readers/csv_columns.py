@@ -98,7 +98,7 @@ def roles_of(columns: Mapping[str, Any], rows: Rows) -> Roles:
         DataError: A column is not there, is there twice, or has two roles.
     """
     keys = _keys_by_role(columns)
-    named = {key.strip() for of_role in keys.values() for key in of_role if isinstance(key, str)}
+    named = {key.strip() for role_keys in keys.values() for key in role_keys if isinstance(key, str)}
     spare = [name for name in rows.names if name not in named]
     found = {role: [_position(role, key, rows, spare) for key in keys[role]] for role in keys}
     _refuse_shared(found, rows)

@@ -183,8 +183,8 @@ def _decoded(series: nw.Series[Any]) -> nw.Series[Any]:
         import pandas as pd
 
         if isinstance(native.dtype, pd.ArrowDtype):
-            of_values = pd.ArrowDtype(native.dtype.pyarrow_dtype.value_type)
-            return nw.from_native(native.astype(of_values), series_only=True)
+            value_type = pd.ArrowDtype(native.dtype.pyarrow_dtype.value_type)
+            return nw.from_native(native.astype(value_type), series_only=True)
         categories = native.cat.categories
         values = native.astype(object if categories.inferred_type == "string" else categories.dtype)
         return nw.from_native(values, series_only=True)

@@ -45,7 +45,7 @@ class SnapshotDataModule(SnapshotPipeline, DescribedData):  # noqa: D101
     def _once(self, value: _Moved, device: torch.device) -> _Moved:
         if self._moved is None:
             self._moved = {}
-        of_device = self._moved.setdefault(device, {})
-        if id(value) not in of_device:
-            of_device[id(value)] = value, value.to(device)  # the first keeps its id from others
-        return of_device[id(value)][1]
+        on_device = self._moved.setdefault(device, {})
+        if id(value) not in on_device:
+            on_device[id(value)] = value, value.to(device)  # the first keeps its id from others
+        return on_device[id(value)][1]

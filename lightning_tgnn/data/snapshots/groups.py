@@ -60,5 +60,5 @@ class WholeGroups:
         snapshots = self.targets.snapshots
         own = tuple(snapshots[place] for place in part.snapshots)
         # Only who ends the group reads them.
-        targets = self.targets.of_group(part.group, epoch) if part.is_last else self.targets.none(part.group)
+        targets = self.targets.for_group(part.group, epoch) if part.is_last else self.targets.none(part.group)
         return SnapshotGroup(part.group, part.first, own, snapshots.nodes, targets, share)

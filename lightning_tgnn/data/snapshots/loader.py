@@ -60,7 +60,7 @@ class GroupOrder:
     shuffle: bool
     seed: int
 
-    def of_epoch(self, epoch: int, rounds: int) -> tuple[int, ...]:
+    def for_epoch(self, epoch: int, rounds: int) -> tuple[int, ...]:
         """Return the groups as they are played in an epoch, ``rounds`` times over.
 
         All rounds have one order, so that groups that stand side by side are different ones.
@@ -182,7 +182,7 @@ class SnapshotGroupLoader(SnapshotLoader):
             predicted: Say how long the snapshots take, where somebody knows.
         """
         split = self.split
-        order = split.of_epoch(self._epoch, self._rounds)
+        order = split.for_epoch(self._epoch, self._rounds)
         epoch = self._epoch if split.training else None
         over = SnapshotPass(len(order), self.batch_size, epoch, order=order, group_size=split.group_size)
         if not predicted:
@@ -320,11 +320,11 @@ class PredictedGroups:
             return over
         spans = [slice(span.start, span.stop) for span in map(over.snapshots_of, over.order)]
         sizes = self.vertices, self.edges
-        forward, backward = (self._of_groups(one, sizes, spans) for one in (loads.forward, loads.backward))
+        forward, backward = (self._from_groups(one, sizes, spans) for one in (loads.forward, loads.backward))
         over = replace(over, forward=forward, backward=backward)
-        return over if kept is None else replace(over, kept=self._of_groups(kept.of, sizes[:1], spans))
+        return over if kept is None else replace(over, kept=self._from_groups(kept.of, sizes[:1], spans))
 
-    def _of_groups(
+    def _from_groups(
         self, predicted: Callable[..., np.ndarray], sizes: tuple[np.ndarray, ...], spans: Sequence[slice]
     ) -> tuple[np.ndarray, ...]:
         """Return what is predicted of the snapshots of each group, of which the last is one of another kind."""

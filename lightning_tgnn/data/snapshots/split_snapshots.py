@@ -171,7 +171,7 @@ class SplitSnapshots(Pipeline, SnapshotData):
         """Return how many targets of training are of each class."""
         counts = torch.zeros(classes, dtype=torch.int64)
         for group in self.split.train:
-            labels = self.targets.of_group(group, None).labels
+            labels = self.targets.for_group(group, None).labels
             assert labels is not None
             counts += labels.long().bincount(minlength=classes)
         return tuple(counts.tolist())
@@ -217,7 +217,7 @@ class SplitSnapshots(Pipeline, SnapshotData):
         if self.standardize_features is False or features is None:
             return None
         if isinstance(features, Tensor):
-            moments = Moments.of_rows(features)
+            moments = Moments.from_rows(features)
         else:
             trained = 1 - self._asked.val_ratio - self._asked.test_ratio
             some = features[: max(int(trained * len(features)), 1)]

@@ -84,15 +84,15 @@ class TargetMaker:
             assert edges.labels is not None
             return Targets(ends, edges.labels[places])
         assert self.sampler is not None
-        of_all = places + int(self.snapshots.sequence.begins[group + 1])
-        others = self.sampler.sample(of_all, self.num_negatives[epoch is None], epoch=epoch)
+        all_events = places + int(self.snapshots.sequence.begins[group + 1])
+        others = self.sampler.sample(all_events, self.num_negatives[epoch is None], epoch=epoch)
         return Targets(torch.cat([ends, others], 1))
 
     def none(self, group: int) -> Targets:
         """Return no targets of a group, of the types of `at`."""
         return self.at(group, torch.empty(0, dtype=torch.int64), None)
 
-    def of_group(self, group: int, epoch: int | None) -> Targets:
+    def for_group(self, group: int, epoch: int | None) -> Targets:
         """Return all targets of a group; arguments as in `at`."""
         targets = self.at(group, self.places(group), epoch)
         if self.kind != "links" or epoch is not None:

@@ -90,8 +90,10 @@ def from_dgl(graph: DGLGraph, columns: Mapping[str, Any] | None) -> EventStore:
     num_nodes = graph.num_nodes()
     features = names["edge_features"]
     unread = graph.edata.keys() - {names["time"], names["label"], *features}
-    of_nodes = graph.ndata.keys() - ({"feat"} if len(graph.ntypes) == 1 else set())
-    _notice_unread("DGLGraph", {*(f"edata[{name!r}]" for name in unread), *(f"ndata[{name!r}]" for name in of_nodes)})
+    node_fields = graph.ndata.keys() - ({"feat"} if len(graph.ntypes) == 1 else set())
+    _notice_unread(
+        "DGLGraph", {*(f"edata[{name!r}]" for name in unread), *(f"ndata[{name!r}]" for name in node_fields)}
+    )
     return EventStore.from_arrays(
         src,
         dst if src_type == dst_type else dst + graph.num_nodes(src_type),
@@ -111,11 +113,11 @@ def _notice_unread(kind: str, names: Iterable[str]) -> None:
 
 
 def _names_in(held: Mapping[str, Tensor], columns: Mapping[str, Any]) -> dict[str, Any]:
-    of_names = isinstance(columns, Mapping) and all(
+    are_names = isinstance(columns, Mapping) and all(
         isinstance(value, list | tuple if role == "edge_features" else str) or (value is None and role != "time")
         for role, value in columns.items()
     )
-    if not of_names or set(columns) - set(_ROLES):
+    if not are_names or set(columns) - set(_ROLES):
         requirement = f"a mapping of {', '.join(_ROLES)} for a DGLGraph"
         cure = "give names of edata, for example columns={'time': 't', 'edge_features': ['a', 'b']}"
         raise InvalidArgumentError(refusal("columns", requirement, columns, cure))

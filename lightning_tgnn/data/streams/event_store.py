@@ -210,7 +210,7 @@ class EventStore:
             fingerprint=manifest["fingerprint"],
             folder=folder,
             edge_feature_names=feature_names(manifest.get("edge_feature_names"), arrays["edge_features"]),
-            origin=Origin.of_manifest(manifest.get("origin")),
+            origin=Origin.from_manifest(manifest.get("origin")),
         )
         return opened.verify() if verify else opened
 

@@ -166,8 +166,8 @@ class NegativeSampler:
         from lightning_tgnn.algorithms.streams.random_loops import draw_others  # numba, which takes a second
 
         drawn = events.new_empty(len(events), num)
-        of_events = events.contiguous().numpy(), self.dst[events].numpy()
-        draw_others(state, _MAX_TRIES, *of_events, self.candidates.numpy(), drawn.numpy())
+        event_arrays = events.contiguous().numpy(), self.dst[events].numpy()
+        draw_others(state, _MAX_TRIES, *event_arrays, self.candidates.numpy(), drawn.numpy())
         return drawn
 
     def _other_candidates(self, true: Tensor, key: Tensor, attempt: int = 0) -> Tensor:
@@ -222,9 +222,9 @@ class NegativeSampler:
             drawn[pending[accepted]] = destinations[accepted]
             pending = pending[~accepted]
         if self.simultaneous is not None:
-            of_draws = events.repeat_interleave(num)
+            draw_events = events.repeat_interleave(num)
             for attempt in range(1, _MAX_TRIES):
-                again = self.simultaneous.have(of_draws, drawn).nonzero().squeeze(1)
+                again = self.simultaneous.have(draw_events, drawn).nonzero().squeeze(1)
                 if again.numel() == 0:
                     break
                 drawn[again] = self._other_candidates(true[again], key[again], attempt)

@@ -92,7 +92,7 @@ def check_lengths(name: str, ids: Sequence[str] | np.ndarray, longest: int) -> N
         raise DataError(refusal(f"{name}[{row}]", f"a node id of at most {longest:,} bytes", received, cure))
 
 
-def of_one_type(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def in_one_type(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the ids of both ends in a type that holds all of them, None if there is none."""
     if src.dtype == dst.dtype:
         return src, dst
@@ -124,7 +124,7 @@ def number_given(src: ArrayLike, dst: ArrayLike, *, apart: bool) -> tuple[np.nda
         DataError: A column holds no ids, or the two are of different types.
     """
     columns = id_column("src", src), id_column("dst", dst)
-    ids = of_one_type(*columns)
+    ids = in_one_type(*columns)
     if ids is None:
         received = f"{columns[0].dtype} and {columns[1].dtype}"
         raise DataError(refusal("dst", "of the type of src", received, "convert one of the two columns"))
@@ -257,7 +257,7 @@ class NodeNumbering:
         Raises:
             DataError: No type holds the ids of both ends.
         """
-        src, dst = self._of_one_type()
+        src, dst = self._in_one_type()
         self.apart = self._decided(lambda: shared_id(src, dst))
         src_numbers, dst_numbers, self.node_ids = number_nodes(src, dst, apart=self.apart)
         self._src_numbers = np.split(src_numbers, np.cumsum([len(ids) for ids in self._src_ids[:-1]]))
@@ -265,14 +265,14 @@ class NodeNumbering:
         self._src_ids.clear()
         self._dst_ids.clear()
 
-    def _of_one_type(self) -> tuple[np.ndarray, np.ndarray]:
+    def _in_one_type(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids in a type that holds those of both ends: text where one is, as a CSV of them is read."""
         if not isinstance(self._src_ids[0], np.ndarray):
             import pyarrow as pa
 
             return ids_as_written(pa.concat_arrays(self._src_ids), pa.concat_arrays(self._dst_ids))
         src, dst = np.concatenate(self._src_ids), np.concatenate(self._dst_ids)
-        ids = of_one_type(src, dst)
+        ids = in_one_type(src, dst)
         if ids is None and object in (src.dtype, dst.dtype):
             src, dst = (ids if ids.dtype == object else ids.astype(np.str_).astype(object) for ids in (src, dst))
             return src, dst
@@ -291,6 +291,6 @@ class NodeNumbering:
 
     def _numbers(self, codes: np.ndarray, numbers: list[np.ndarray]) -> Iterator[np.ndarray]:
         start = 0
-        for length, of_chunk in zip(self._lengths, numbers, strict=True):
-            yield of_chunk[codes[start : start + length]]
+        for length, chunk_numbers in zip(self._lengths, numbers, strict=True):
+            yield chunk_numbers[codes[start : start + length]]
             start += length

@@ -36,7 +36,7 @@ class Origin:
     label: bool
 
     @classmethod
-    def of_manifest(cls, held: object) -> Origin | None:
+    def from_manifest(cls, held: object) -> Origin | None:
         """Return what `to_manifest` wrote; None where the store says nothing."""
         if not isinstance(held, dict):
             return None

@@ -141,7 +141,7 @@ def _standardized(
         store = replace(store, edge_features=standardized(store.edge_features, done, mapped=mapped))
         info = replace(info, edge_standardization=done)
     if store.node_features is not None:
-        moments = Moments.of_rows(store.node_features, (~split.unseen).nonzero().squeeze(1))
+        moments = Moments.from_rows(store.node_features, (~split.unseen).nonzero().squeeze(1))
         done = standardization_of(moments, mode)
         notice_heavy_tails(moments, None, "node features")
         store = replace(store, node_features=standardized(store.node_features, done, mapped=mapped))
@@ -177,7 +177,7 @@ def edge_moments(store: EventStore, train: Tensor, *, writes: bool) -> Moments:
     """
     assert store.edge_features is not None
     if store.folder is None:
-        return Moments.of_rows(store.edge_features, train)
+        return Moments.from_rows(store.edge_features, train)
     table = (store.folder / "edge_features.npy").stat()  # which a user may write anew
     digest = hashlib.blake2b(train.contiguous().numpy().data, digest_size=8)
     digest.update(f"{table.st_size} {table.st_mtime_ns}".encode())
@@ -187,7 +187,7 @@ def edge_moments(store: EventStore, train: Tensor, *, writes: bool) -> Moments:
         kept = read_manifest(store.folder).get(_MOMENTS) or {}
     with suppress(KeyError, TypeError, ValueError):
         return Moments.from_plain(kept[split])
-    moments = Moments.of_rows(store.edge_features, train)
+    moments = Moments.from_rows(store.edge_features, train)
     if writes:
         with suppress(InvalidArgumentError, DataError, OSError):
             manifest = read_manifest(store.folder)

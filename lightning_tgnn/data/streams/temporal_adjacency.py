@@ -135,9 +135,9 @@ class TemporalAdjacency(TensorFields):
         key = counter_hash(*seeds, ends, before.unsqueeze(1)) if seeds else ends[:0]
         receivers = np.empty((2, min(self.num_nodes, 2 * len(ends) * (k + 1))), np.int64)
         table = np.zeros(self.num_nodes, np.int32)  # of a large graph only the pages that are written to
-        of_stream = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
-        of_events = ends.contiguous().numpy(), before.contiguous().numpy(), k, key.contiguous().numpy()
-        found = mail_past(*of_stream, *of_events, table, *receivers)
+        stream_arrays = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
+        event_arrays = ends.contiguous().numpy(), before.contiguous().numpy(), k, key.contiguous().numpy()
+        found = mail_past(*stream_arrays, *event_arrays, table, *receivers)
         nodes, source = torch.from_numpy(receivers[:, :found].copy())
         return nodes, source
 
@@ -172,9 +172,9 @@ class TemporalAdjacency(TensorFields):
             events=nodes.new_empty(len(nodes), k),
             mask=torch.empty(len(nodes), k, dtype=torch.bool),
         )
-        of_stream = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
-        of_roots = [column.contiguous().numpy() for column in (nodes, *columns)]
-        take(*of_stream, *of_roots, found.nodes.numpy(), found.events.numpy(), found.mask.numpy())
+        stream_arrays = self.indptr.numpy(), self.keys.numpy(), self.neighbors.numpy(), self.span
+        root_arrays = [column.contiguous().numpy() for column in (nodes, *columns)]
+        take(*stream_arrays, *root_arrays, found.nodes.numpy(), found.events.numpy(), found.mask.numpy())
         return found
 
     def _take(self, nodes: Tensor, entries: Tensor, mask: Tensor) -> Neighbors:

@@ -45,10 +45,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
         weights, rows = ctx.saved_tensors
         edges, grad = ctx.edges, grads[0]
-        of_weights = of_rows = None
+        weight_grad = row_grad = None
         if ctx.needs_input_grad[1]:
-            of_weights = (grad[edges.rows] * rows[edges.columns]).sum(1)
+            weight_grad = (grad[edges.rows] * rows[edges.columns]).sum(1)
         if ctx.needs_input_grad[2]:
             weights_back = weights.index_select(0, edges.edges_back)  # takes int32 as it is, which [...] would widen
-            of_rows = csr_product(edges.starts_back, edges.columns_back, weights_back, grad)
-        return None, of_weights, of_rows
+            row_grad = csr_product(edges.starts_back, edges.columns_back, weights_back, grad)
+        return None, weight_grad, row_grad

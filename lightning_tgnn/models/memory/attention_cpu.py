@@ -67,6 +67,6 @@ def _arrays(
 ) -> tuple[np.ndarray, ...]:
     """Return what both loops take first."""
     kept = torch.empty(0, 0, 0) if keep is None else keep
-    of_places = places.edge_features, places.root, places.index, places.edge, places.elapsed, places.mask
-    tensors = query, states, weight, bias, *of_places, kept
+    place_arrays = places.edge_features, places.root, places.index, places.edge, places.elapsed, places.mask
+    tensors = query, states, weight, bias, *place_arrays, kept
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)

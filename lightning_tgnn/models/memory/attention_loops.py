@@ -179,12 +179,12 @@ def _add_to_slope(slope: Any, vectors: Any, j: int, factors: Any, k: int, first:
 
 
 @njit(**SUMS)
-def _take_slope(of_weight: Any, of_bias: Any, slope: Any, sines: Any, k: int, elapsed: Any) -> None:
+def _take_slope(weight_grad: Any, bias_grad: Any, slope: Any, sines: Any, k: int, elapsed: Any) -> None:
     """Add what a neighbour's encoding asks of weight and bias, and clear ``slope``."""
     for d in range(slope.shape[0]):
         change = slope[d] * sines[k, d]
-        of_bias[d] -= change
-        of_weight[d] -= change * elapsed
+        bias_grad[d] -= change
+        weight_grad[d] -= change * elapsed
         slope[d] = _ZERO
 
 
@@ -251,7 +251,7 @@ def backward(
         vectors = np.zeros((rows, width), np.float32)
         factors = np.zeros((rows, padded), np.float32)
         slope = np.zeros(weight.shape[0], np.float32)
-        of_weight, of_bias = np.zeros_like(slope), np.zeros_like(slope)
+        weight_grad, bias_grad = np.zeros_like(slope), np.zeros_like(slope)
         for own in range(bounds[part], bounds[part + 1]):
             for h in range(heads):
                 for d in range(width):
@@ -283,9 +283,9 @@ def backward(
                     for j in range(0, rows, 4):
                         _add_to_state(own_states, part, index[s, k], vectors, j, factors, k)
                         _add_to_slope(slope, vectors, j, factors, k, edge_end)
-                    _take_slope(of_weight, of_bias, slope, sines, k, elapsed[s, k])
+                    _take_slope(weight_grad, bias_grad, slope, sines, k, elapsed[s, k])
         for d in range(weight.shape[0]):
-            own_weight[part, d], own_bias[part, d] = of_weight[d], of_bias[d]
+            own_weight[part, d], own_bias[part, d] = weight_grad[d], bias_grad[d]
     for node in prange(nodes):
         _add_up(own_states, node, grad_states)
     for d in range(weight.shape[0]):

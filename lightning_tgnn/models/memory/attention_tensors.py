@@ -47,9 +47,9 @@ def backward(
     grad_states = torch.zeros_like(states).index_add_(0, places.index.flatten(), grad_rows.flatten(0, 1))
     # The angles' is never formed: their sine is summed with the factors first, then meets the vectors.
     slope = torch.bmm(torch.cat([factors, factors * places.elapsed.unsqueeze(1)], dim=1), angle.sin_())
-    of_bias, of_weight = slope.view(len(grad), 2, factors.shape[1], len(weight)).unbind(1)
+    bias_grad, weight_grad = slope.view(len(grad), 2, factors.shape[1], len(weight)).unbind(1)
     times = vectors[..., -len(weight) :]
-    return grad_query, grad_states, -(of_weight * times).sum((0, 1)), -(of_bias * times).sum((0, 1))
+    return grad_query, grad_states, -(weight_grad * times).sum((0, 1)), -(bias_grad * times).sum((0, 1))
 
 
 def add_rows(rows: Tensor, places: Tensor, table: Tensor) -> None:

@@ -92,8 +92,8 @@ class _FoldedAttention(torch.autograd.Function):
         scale, at_zero = width**-0.5, given.phase.cos()
         for_own = torch.cat([given.query * scale, given.from_own]).to(dtype)
         bias = torch.cat([torch.addmv(given.query_bias, given.query_time, at_zero) * scale, given.own_bias])
-        of_own = torch.addmm(bias.to(dtype), own, for_own.t())
-        asked = of_own[:, : heads * width].unflatten(1, (heads, width)).transpose(0, 1)
+        own_part = torch.addmm(bias.to(dtype), own, for_own.t())
+        asked = own_part[:, : heads * width].unflatten(1, (heads, width)).transpose(0, 1)
         key, value, from_neighbors = (part.to(dtype) for part in (given.key, given.value, given.from_neighbors))
         query = torch.bmm(asked, key).float()
         answers = []
@@ -104,7 +104,7 @@ class _FoldedAttention(torch.autograd.Function):
             mixed = operand(mixed, dtype)
             said = torch.bmm(mixed, value).transpose(0, 1).flatten(1)
             answer = torch.mm(said, from_neighbors.t())[: len(places.root)]
-            answers.append(answer.add_(of_own[:, heads * width :].index_select(0, places.root)))
+            answers.append(answer.add_(own_part[:, heads * width :].index_select(0, places.root)))
         if len(pieces) == 1:
             for_loops = (query, states, given.frequency, given.phase, attention, keep[0])
             for_products = (own, asked, mixed, said, for_own, key, value, from_neighbors)

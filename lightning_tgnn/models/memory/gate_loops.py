@@ -88,12 +88,12 @@ def backward(
         if arrived[u]:
             for d in range(width):
                 r, z, n, g = reset[u, d], update[u, d], proposal[u, d], grad[u, d]
-                of_proposal = g * (_ONE - z) * (_ONE - n * n)
+                proposal_grad = g * (_ONE - z) * (_ONE - n * n)
                 recalled = recurrent[u, width + width + width + d] + bias[width + width + width + d]
-                grad_recurrent[u, d] = of_proposal * recalled * r * (_ONE - r)
+                grad_recurrent[u, d] = proposal_grad * recalled * r * (_ONE - r)
                 grad_recurrent[u, width + d] = g * (memory[u, d] - n) * z * (_ONE - z)
-                grad_recurrent[u, width + width + d] = of_proposal
-                grad_recurrent[u, width + width + width + d] = of_proposal * r
+                grad_recurrent[u, width + width + d] = proposal_grad
+                grad_recurrent[u, width + width + width + d] = proposal_grad * r
         else:
             for d in range(np.uintp(grad_recurrent.shape[1])):
                 grad_recurrent[u, d] = np.float32(0)

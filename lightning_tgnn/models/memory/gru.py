@@ -70,21 +70,21 @@ class _GRU(torch.autograd.Function):
         encoding = encode(elapsed, given.frequency, given.phase)
         mail, encoding, before = (operand(part, dtype) for part in (mails[:, shared:], encoding, memory))
         # Separate products for mail and time, which are not put side by side anywhere.
-        of_time = given.time.to(dtype)
-        incoming = torch.mm(mail, given.mail[:, shared:].to(dtype).t()).addmm_(encoding, of_time.t())
+        time_part = given.time.to(dtype)
+        incoming = torch.mm(mail, given.mail[:, shared:].to(dtype).t()).addmm_(encoding, time_part.t())
         # Reset and update gate see the sum of what mail and memory say; the proposal sees the memory's own part gated.
         for_gates, for_proposal = given.memory.split([2 * width, width])
         own = given.mail[:, :shared] if shared else torch.zeros_like(given.memory)
-        of_memory = torch.cat([own[: 2 * width] + for_gates, own[2 * width :], for_proposal]).to(dtype)
-        recurrent = torch.mm(before, of_memory.t()).float()
+        memory_part = torch.cat([own[: 2 * width] + for_gates, own[2 * width :], for_proposal]).to(dtype)
+        recurrent = torch.mm(before, memory_part.t()).float()
         bias = torch.cat([given.mail_bias, given.memory_bias[2 * width :]])
         bias[: 2 * width] += given.memory_bias[: 2 * width]
         by_gates = gates_by_loops if memory.device.type == "cpu" else gates_by_tensors
         result, gates = by_gates(incoming.float(), recurrent, bias, memory, arrived)
-        of_mail = given.mail if ctx.needs_input_grad[0] else None
-        of_gates = (recurrent, bias, memory, arrived, *gates)
+        kept_mail = given.mail if ctx.needs_input_grad[0] else None
+        gate_inputs = (recurrent, bias, memory, arrived, *gates)
         ctx.save_for_backward(
-            mail, encoding, before, *of_gates, elapsed, given.frequency, given.phase, of_time, of_mail
+            mail, encoding, before, *gate_inputs, elapsed, given.frequency, given.phase, time_part, kept_mail
         )
         ctx.shared = shared
         return result
@@ -92,8 +92,8 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        mail, encoding, before, *of_gates, elapsed, frequency, phase, of_time, of_mail = ctx.saved_tensors
-        recurrent, bias, memory, arrived, *gates = of_gates
+        mail, encoding, before, *gate_inputs, elapsed, frequency, phase, time_part, kept_mail = ctx.saved_tensors
+        recurrent, bias, memory, arrived, *gates = gate_inputs
         width, shared = grads[0].shape[1], ctx.shared
         by_gates = gates_by_loops_backward if memory.device.type == "cpu" else gates_by_tensors_backward
         grad = by_gates(grads[0], recurrent, bias, memory, arrived, Gates._make(gates))
@@ -104,10 +104,10 @@ class _GRU(torch.autograd.Function):
             torch.mm(part.t(), factor).float() for part, factor in ((ahead, mail), (ahead, encoding), (grad, before))
         )
         to_mail = torch.cat([to_memory[: 3 * width], to_rest], dim=1) if shared else to_rest
-        to_encoding = torch.mm(ahead, of_time)[: len(elapsed)].float()
+        to_encoding = torch.mm(ahead, time_part)[: len(elapsed)].float()
         to_mails = None
-        if of_mail is not None:
-            to_mails = torch.mm(ahead, of_mail.to(ahead.dtype))[: len(elapsed)].float()
+        if kept_mail is not None:
+            to_mails = torch.mm(ahead, kept_mail.to(ahead.dtype))[: len(elapsed)].float()
             to_mails[:, :shared] = 0
         return (
             *(to_mails, None, None, None, None),
@@ -120,9 +120,9 @@ class _GRU(torch.autograd.Function):
         )
 
 
-def _without_third(of_parts: Tensor, width: int) -> Tensor:
+def _without_third(parts: Tensor, width: int) -> Tensor:
     """Return what the memory's own weights are given: reset, update, and what the proposal is given through reset."""
-    return torch.cat([of_parts[: 2 * width], of_parts[3 * width :]])
+    return torch.cat([parts[: 2 * width], parts[3 * width :]])
 
 
 class Gates(NamedTuple):

@@ -40,7 +40,7 @@ class LinkPredictor(nn.Module):
         sources, others = embeddings.split([num_events, len(embeddings) - num_events])
         return link_scores(self.source(sources), self.destination(others), self.out, num_negatives, beside=False)
 
-    def of_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def for_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Score links between rows of embeddings; see `forward`.
 
         Rows that several links have are multiplied with the weights once.

@@ -52,7 +52,7 @@ def _add_pair(
     weight: Any,
     grad_source: Any,
     grad_others: Any,
-    of_weight: Any,
+    weight_grad: Any,
 ) -> None:
     """Write the gradient of a destination, and add those of the source and of the weights, given that of a score."""
     for d in range(weight.shape[1]):
@@ -60,7 +60,7 @@ def _add_pair(
         change = _ZERO if hidden <= _ZERO else grad * weight[0, d]
         grad_others[row, d] = change
         grad_source[event, d] += change
-        of_weight[d] += _ZERO if hidden <= _ZERO else grad * hidden
+        weight_grad[d] += _ZERO if hidden <= _ZERO else grad * hidden
 
 
 @njit(parallel=True, **SUMS)
@@ -81,15 +81,15 @@ def backward(
     """
     events, width, parts = grad_negatives.shape[0], grad_negatives.shape[1] + 1, grad_weight.shape[0]
     for part in prange(parts):
-        of_weight = np.zeros(weight.shape[1], np.float32)
+        weight_grad = np.zeros(weight.shape[1], np.float32)
         for event in range(part * events // parts, (part + 1) * events // parts):
             for d in range(weight.shape[1]):
                 grad_source[event, d] = _ZERO
             row = _place(event, 0, events, width, beside)
-            _add_pair(grad_true[event], source, event, others, row, weight, grad_source, grad_others, of_weight)
+            _add_pair(grad_true[event], source, event, others, row, weight, grad_source, grad_others, weight_grad)
             for q in range(width - 1):
                 row = _place(event, q + 1, events, width, beside)
                 grad = grad_negatives[event, q]
-                _add_pair(grad, source, event, others, row, weight, grad_source, grad_others, of_weight)
+                _add_pair(grad, source, event, others, row, weight, grad_source, grad_others, weight_grad)
         for d in range(weight.shape[1]):
-            grad_weight[part, d] = of_weight[d]
+            grad_weight[part, d] = weight_grad[d]

@@ -60,9 +60,9 @@ def by_tensors(
         # Split, not sliced: the gradient is put together in one go.
         true, negatives = others.split([events, events * num_negatives])
         negatives = negatives.view(events, num_negatives, width)
-    of_true = out(torch.relu(source + true)).squeeze(-1)
-    of_negatives = out(torch.relu(source.unsqueeze(1) + negatives)).squeeze(-1)
-    return of_true.float(), of_negatives.float()
+    true_scores = out(torch.relu(source + true)).squeeze(-1)
+    negative_scores = out(torch.relu(source.unsqueeze(1) + negatives)).squeeze(-1)
+    return true_scores.float(), negative_scores.float()
 
 
 class _LinkScores(torch.autograd.Function):
@@ -92,10 +92,10 @@ class _LinkScores(torch.autograd.Function):
         from lightning_tgnn.models.memory.loop_threads import use_torch_threads
 
         source, others, weight = ctx.saved_tensors
-        of_true, of_negatives = (grad.contiguous() for grad in grads)
+        true_scores, negative_scores = (grad.contiguous() for grad in grads)
         to_weight = source.new_empty(use_torch_threads(), weight.shape[1])
         results = torch.empty_like(source), torch.empty_like(others), to_weight
-        given = (tensor.detach().numpy() for tensor in (of_true, of_negatives, source, others, weight))
+        given = (tensor.detach().numpy() for tensor in (true_scores, negative_scores, source, others, weight))
         link_loops.backward(*given, ctx.beside, *(tensor.numpy() for tensor in results))
-        to_bias = (of_true.sum() + of_negatives.sum()).view(1)
+        to_bias = (true_scores.sum() + negative_scores.sum()).view(1)
         return results[0], results[1], to_weight.sum(0, keepdim=True), to_bias, None, None

@@ -37,8 +37,8 @@ class GraphConvolution(nn.Module):
         self.filter = graph_filter
         self.weight = nn.Parameter(torch.empty(graph_filter.terms, in_dim, out_dim))
         self.bias = nn.Parameter(torch.zeros(out_dim))
-        for of_term in self.weight.data:
-            nn.init.xavier_uniform_(of_term)
+        for term_weight in self.weight.data:
+            nn.init.xavier_uniform_(term_weight)
 
     def forward(self, rows: Tensor, snapshot: Snapshot, layer: int, operators: Operators) -> Tensor:
         """Return float32 [n_k, out_dim] of ``rows`` [n_(k-1), in_dim]."""

@@ -45,11 +45,11 @@ class MatrixGRU(nn.Module):
         if read is None:
             both, own = self.input.split([2 * rows, rows], dim=1)
             ahead = torch.baddbmm(self.bias, torch.cat([both + gates, own], dim=1), weight)
-            of_gates = ahead[:, : 2 * rows]
+            gate_rows = ahead[:, : 2 * rows]
         else:
             ahead = torch.baddbmm(self.bias, self.input, read.expand(len(weight), -1, -1))
-            of_gates = torch.baddbmm(ahead[:, : 2 * rows], gates, weight)
-        update, reset = of_gates.sigmoid().split(rows, dim=1)
+            gate_rows = torch.baddbmm(ahead[:, : 2 * rows], gates, weight)
+        update, reset = gate_rows.sigmoid().split(rows, dim=1)
         proposed = torch.baddbmm(ahead[:, 2 * rows :], proposal, reset * weight).tanh()
         return torch.lerp(weight, proposed.to(weight.dtype), update.to(weight.dtype))
 

@@ -55,14 +55,14 @@ class GraphFilter(ABC):
 
         if operators.weights_first(layer, weight.shape[1], weight.shape[2]):
             with operators.timed("nn", layer):
-                weighted = [rows @ of_term for of_term in weight]
+                weighted = [rows @ term_weight for term_weight in weight]
             result = self.combined(weighted, product)
             return result if bias is None else result + bias
         filtered = self.filtered(rows, product)
         with operators.timed("nn", layer):
             first = filtered[0] @ weight[0] if bias is None else torch.addmm(bias, filtered[0], weight[0])
-            for values, of_term in zip(filtered[1:], weight[1:], strict=True):
-                first = torch.addmm(first, values, of_term)
+            for values, term_weight in zip(filtered[1:], weight[1:], strict=True):
+                first = torch.addmm(first, values, term_weight)
         return first
 
 

@@ -42,16 +42,16 @@ class TGCNLayer(nn.Module):
                 return torch.bmm(gates, self.from_convolution).transpose(0, 1).flatten(1) + self.bias
         terms, in_dim = made.weight.shape[:2]
         with operators.timed("nn", layer):
-            of_gates = made.weight.view(terms * in_dim, 3, -1).transpose(0, 1)
-            weight = torch.bmm(of_gates, self.from_convolution).transpose(0, 1).reshape(terms, in_dim, -1)
+            gate_weights = made.weight.view(terms * in_dim, 3, -1).transpose(0, 1)
+            weight = torch.bmm(gate_weights, self.from_convolution).transpose(0, 1).reshape(terms, in_dim, -1)
             bias = torch.bmm(made.bias.view(3, 1, -1), self.from_convolution).flatten() + self.bias
         return made.filter(rows, weight, bias, snapshot, layer, operators)
 
     def gated(self, incoming: Tensor, state: Tensor) -> Tensor:
         """Return the new state [n_k, d]."""
         width = self.hidden_dim
-        of_gates = self.from_state[:2].transpose(0, 1).reshape(width, -1)
-        update, reset = torch.addmm(incoming[:, : 2 * width], state, of_gates).sigmoid().split(width, dim=1)
+        gate_weights = self.from_state[:2].transpose(0, 1).reshape(width, -1)
+        update, reset = torch.addmm(incoming[:, : 2 * width], state, gate_weights).sigmoid().split(width, dim=1)
         proposal = torch.addmm(incoming[:, 2 * width :], reset * state, self.from_state[2]).tanh()
         return torch.lerp(proposal.to(state.dtype), state, update.to(state.dtype))  # autocast leaves state as it is
 

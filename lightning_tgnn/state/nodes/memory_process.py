@@ -88,7 +88,7 @@ class _Memory:
 
     def __init__(self, connections: list[Connection], spec: StateSpec, lanes: int) -> None:
         self._connections, self._spec, self._lanes = connections, spec, lanes
-        self._of_lane = len(connections) // lanes
+        self._ranks_per_lane = len(connections) // lanes
         self._lane = 0
         self._buffers: dict[tuple[int, str], Tensor] = {}
         self._reads: dict[int, int] = {}
@@ -101,7 +101,7 @@ class _Memory:
     @property
     def _turn(self) -> range:
         """The places of the lane whose turn it is."""
-        return range(self._lane * self._of_lane, (self._lane + 1) * self._of_lane)
+        return range(self._lane * self._ranks_per_lane, (self._lane + 1) * self._ranks_per_lane)
 
     @property
     def queued(self) -> int:

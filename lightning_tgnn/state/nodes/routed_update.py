@@ -38,14 +38,14 @@ def route_of(
         written = torch.arange(len(writes.nodes), device=nodes.device)
         mailed = torch.arange(len(writes.mail_nodes), device=nodes.device)
     else:
-        of_mails = owner[writes.mail_nodes]
-        receiver = torch.cat([owner[writes.nodes], of_mails, of_mails])
+        mail_owners = owner[writes.mail_nodes]
+        receiver = torch.cat([owner[writes.nodes], mail_owners, mail_owners])
         pairs = (receiver * len(owner) + nodes)[sender == rank].unique()
         sent_nodes, sent = pairs % len(owner), _counts(pairs // len(owner), ranks)
         here = receiver == rank
         nodes, sender = nodes[here], sender[here]
         written = here[: len(writes.nodes)].nonzero().squeeze(1)
-        mailed = here[len(receiver) - len(of_mails) :].nonzero().squeeze(1)
+        mailed = here[len(receiver) - len(mail_owners) :].nonzero().squeeze(1)
     span = nodes.max() + 1 if len(nodes) else 1
     pairs, places = (sender * span + nodes).unique(return_inverse=True)
     rows, own, other = places.split([len(written), len(mailed), len(mailed)])

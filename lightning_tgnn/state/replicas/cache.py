@@ -117,7 +117,7 @@ class ReplicaCache:
             coder.take(heard, places, arrived)
             count.sent += len(going)
             count.error = max(count.error, error)
-            summing = hops.of_summing[number][places]
+            summing = hops.summing_places[number][places]
             active[summing[summing >= 0]] = True
             if number + 1 < len(hops.links):  # the next hop takes up what this one has gathered
                 up = up.clone()
@@ -132,8 +132,8 @@ class ReplicaCache:
         total = self.tables["own"].clone()
         if not len(total):
             return total
-        for number, of_summing in enumerate(self._hops.of_summing):
-            needed = torch.where((of_summing >= 0) & active[of_summing], of_summing, -1)
+        for number, summing in enumerate(self._hops.summing_places):
+            needed = torch.where((summing >= 0) & active[summing], summing, -1)
             add_rows(total, needed, self.tables[f"heard {number}"])
         return total
 

@@ -24,8 +24,8 @@ class ReplicaHops:
             hop.
         alone: int64 [n - R], places of the other vertices.
         first: Where in ``shared`` the mirrors of each hop begin.
-        of_summing: For each hop int64 [T], which of ``summing`` an entry of ``mastered`` is; -1 for one that itself is
-            gathered in a later hop.
+        summing_places: For each hop int64 [T], which of ``summing`` an entry of ``mastered`` is; -1 for one that itself
+            is gathered in a later hop.
     """
 
     def __init__(self, links: Sequence[ReplicaLinks], num_nodes: int) -> None:
@@ -46,7 +46,7 @@ class ReplicaHops:
         self.first = starts[:-1].tolist()
         place = torch.full((num_nodes,), -1, dtype=torch.int64, device=device)
         place[self.summing] = torch.arange(len(self.summing), device=device)
-        self.of_summing = [place[hop.mastered] for hop in self.links]
+        self.summing_places = [place[hop.mastered] for hop in self.links]
         self._num_nodes = num_nodes
 
     @property

@@ -78,9 +78,9 @@ class _Split:
         name = "/".join(map(str, keys))
         self.rows[name], self.places[name] = own, keys
         if own.nodes is not None:
-            of_nodes = self._known.setdefault(id(own.nodes), f"{name} of nodes")
-            self.nodes[name] = of_nodes
-            self.rows[of_nodes] = OwnRows(own.nodes, own.start, own.size)
+            nodes_name = self._known.setdefault(id(own.nodes), f"{name} of nodes")
+            self.nodes[name] = nodes_name
+            self.rows[nodes_name] = OwnRows(own.nodes, own.start, own.size)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict
     except CheckpointException as failed:
         rank, (error, _) = min(failed.failures.items(), key=lambda failure: failure[0])
         if isinstance(error, OSError):
-            raise _of_rank(rank, error, place) from None
+            raise _with_rank(rank, error, place) from None
         raise error from None
     tables = writer.tables
     for name, own in split.rows.items():  # those without a value lie nowhere
@@ -244,7 +244,7 @@ def _write(split: _Split, folder: Path, place: Path, messages: Messages) -> dict
     return tables
 
 
-def _of_rank(rank: int, error: OSError, place: Path) -> Exception:
+def _with_rank(rank: int, error: OSError, place: Path) -> Exception:
     """Return the error of a rank with its number in front, as a refusal where it is one of the place."""
     refused = refusal_to_write(place, error)
     if refused is not None:

@@ -58,7 +58,7 @@ def own_of(residual: Tensor, exchange: Exchange) -> OwnRows:
     return OwnRows(residual.unsqueeze(0), exchange.rank, exchange.ranks)
 
 
-def of_rank(residuals: Tensor, exchange: Exchange) -> Tensor:
+def for_rank(residuals: Tensor, exchange: Exchange) -> Tensor:
     """Return the residual [n] of this rank from those of all [M, n]; other numbers of ranks have the same in all."""
     if len(residuals) == exchange.ranks:
         return residuals[torch.tensor([exchange.rank])][0]

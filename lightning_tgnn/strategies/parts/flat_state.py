@@ -90,8 +90,8 @@ class FlatState:
 
     def empty(self, *, with_state: bool) -> Tensor:
         """Return a row to receive into: weights, and the state of the optimizer on request."""
-        of_state = sum(slot.bytes for slot in (*self._here, *self._elsewhere)) + len(self._kept)
-        return torch.empty(self.size + with_state * of_state, dtype=torch.uint8, device=self._device)
+        state_bytes = sum(slot.bytes for slot in (*self._here, *self._elsewhere)) + len(self._kept)
+        return torch.empty(self.size + with_state * state_bytes, dtype=torch.uint8, device=self._device)
 
     @torch.no_grad()
     def take(self, row: Tensor) -> None:
@@ -133,8 +133,8 @@ def _slots(optimizer: Optimizer) -> list[_Slot]:
     tried = check_steps(optimizer)
     copies = {
         copy: parameter
-        for group, of_copies in zip(optimizer.param_groups, tried.param_groups, strict=True)
-        for parameter, copy in zip(group["params"], of_copies["params"], strict=True)
+        for group, tried_group in zip(optimizer.param_groups, tried.param_groups, strict=True)
+        for parameter, copy in zip(group["params"], tried_group["params"], strict=True)
     }
     slots = []
     for copy, kept in tried.state.items():

@@ -69,9 +69,9 @@ class GradientMean:
         self._tables, self._compressed, self._marks = tables, compressed, marks
         self._work: dist.Work | None = None
         self._under_way: SumUnderWay | None = None
-        self._of_compressed: list[Tensor] = []  # where among the values that belongs
+        self._compressed_places: list[Tensor] = []  # where among the values that belongs
         self._exact: Tensor | None = None  # what is summed as it is, where that is not all
-        self._of_exact: list[Tensor] = []
+        self._exact_places: list[Tensor] = []
         self._travelling: list[tuple[EmbeddingTable, list[PendingRows], list[int]]] = []
 
     def start(self) -> None:
@@ -82,16 +82,16 @@ class GradientMean:
         with peer_failure(OPERATION):
             by_rows = self._start_rows(exchange)
             if self._compressed is None:
-                self._of_exact = self._between(by_rows) if by_rows else []
+                self._exact_places = self._between(by_rows) if by_rows else []
             else:
-                *self._of_compressed, last = self._between(self._tables)
+                *self._compressed_places, last = self._between(self._tables)
                 behind = len(last) - self._marks
-                self._of_compressed.append(last[:behind])
-                self._under_way = self._compressed.start(torch.cat(self._of_compressed))
+                self._compressed_places.append(last[:behind])
+                self._under_way = self._compressed.start(torch.cat(self._compressed_places))
                 GradientMean._compressing.add(self)
                 whole = [table.of(self._values).flatten() for table in self._tables if table not in by_rows]
-                self._of_exact = [*whole, last[behind:]]
-            self._exact = torch.cat(self._of_exact) if self._of_exact else None
+                self._exact_places = [*whole, last[behind:]]
+            self._exact = torch.cat(self._exact_places) if self._exact_places else None
             summed = self._values if self._exact is None else self._exact
             if len(summed):
                 self._work = dist.all_reduce(summed, group=self._group, async_op=True)
@@ -116,12 +116,12 @@ class GradientMean:
         own = torch.tensor([[len(touched) for touched in numbers]])
         counts = exchange.counts(own.expand(exchange.ranks, -1).contiguous(), _COUNTS)
         by_rows = []
-        for table, touched, of_ranks in zip(self._tables, numbers, counts.T.tolist(), strict=True):
-            if _is_less(table, sum(of_ranks), self._values.element_size()):
+        for table, touched, per_rank in zip(self._tables, numbers, counts.T.tolist(), strict=True):
+            if _is_less(table, sum(per_rank), self._values.element_size()):
                 rows, sent = table.of(self._values).index_select(0, touched), [len(touched)] * exchange.ranks
                 to_all = touched.repeat(exchange.ranks), rows.repeat(exchange.ranks, 1)
-                arriving = [exchange.start(part, sent, of_ranks, ROWS) for part in to_all]
-                self._travelling.append((table, arriving, of_ranks))
+                arriving = [exchange.start(part, sent, per_rank, ROWS) for part in to_all]
+                self._travelling.append((table, arriving, per_rank))
                 by_rows.append(table)
         return by_rows
 
@@ -138,19 +138,19 @@ class GradientMean:
             if self._work is not None:
                 self._work.wait()
             if self._under_way is not None:
-                _put(self._under_way.wait(), self._of_compressed)
+                _put(self._under_way.wait(), self._compressed_places)
         self._work = self._under_way = None
         GradientMean._compressing.discard(self)
         if self._exact is not None:
-            _put(self._exact, self._of_exact)
+            _put(self._exact, self._exact_places)
         self._add_rows()
-        self._exact, self._of_exact, self._of_compressed = None, [], []
+        self._exact, self._exact_places, self._compressed_places = None, [], []
         return self._values
 
     def _add_rows(self) -> None:
-        for table, arriving, of_ranks in self._travelling:
+        for table, arriving, per_rank in self._travelling:
             whole = table.of(self._values).zero_()
-            arrived = (part.wait().split(of_ranks) for part in arriving)
+            arrived = (part.wait().split(per_rank) for part in arriving)
             for numbers, rows in zip(*arrived, strict=True):  # rank by rank: on all of them in the same order
                 whole.index_add_(0, numbers, rows)
         self._travelling = []

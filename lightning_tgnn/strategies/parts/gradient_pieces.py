@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PieceCompression
 from lightning_tgnn.comm import Exchange, InBackground, read_in_background
-from lightning_tgnn.strategies.parts.compressed_sums import DENSE, KEPT, CompressedSum, SumUnderWay, of_rank, own_of
+from lightning_tgnn.strategies.parts.compressed_sums import DENSE, KEPT, CompressedSum, SumUnderWay, for_rank, own_of
 from lightning_tgnn.types import OwnRows
 
 
@@ -121,7 +121,7 @@ class SumOfPieces(CompressedSum):
         if not state:
             return
         device, rank = self._exchange.device, self._exchange.rank
-        self._sent = self._padded(of_rank(state["residuals"], self._exchange).to(device))
+        self._sent = self._padded(for_rank(state["residuals"], self._exchange).to(device))
         lengths = [count * self._compression.block for count in self._pieces]
         self._summed = self._padded(state["of the sum"][:].to(device)).split(lengths)[rank].clone()
         read_in_background(self._stream, self._sent, self._summed)

@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.traffic.gradient_compression import PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts.compressed_sums import KEPT, CompressedSum, SumUnderWay, add_ring, of_rank, own_of
+from lightning_tgnn.strategies.parts.compressed_sums import KEPT, CompressedSum, SumUnderWay, add_ring, for_rank, own_of
 
 _NUDGE = 1e-15
 _NEVER_ZERO = 1e-20
@@ -103,7 +103,7 @@ class SumOfProducts(CompressedSum):
         self._steps, device = int(state["steps"]), self._exchange.device
         if "residuals" not in state:
             return
-        self._state.error_dict[0] = of_rank(state["residuals"], self._exchange).to(device)
+        self._state.error_dict[0] = for_rank(state["residuals"], self._exchange).to(device)
         if int(state["rank"]) == self._compression.rank:  # else the hook draws others
             right = state["right"].to(device, copy=True)
             _, left, _ = self._compression.narrow_sizes(self._shapes)

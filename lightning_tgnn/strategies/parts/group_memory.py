@@ -47,15 +47,15 @@ def kept_bytes(task: SnapshotTask, group: SnapshotGroup, *, in_batches: bool) ->
         carried_each = (_carried(task, cases[many]) - _carried(task, cases[few])) / _VERTICES
     # Rows of all vertices of the group are carried on, whoever is in the snapshot.
     carried = carried_each * len(group.nodes)
-    of_target = (last[few[0], many[1]] - last[few]) / (many[1] - few[1])
-    of_vertex = (inner[many] - inner[few]) / _VERTICES
-    of_last = (last[many] - last[few] - of_target * (many[1] - few[1])) / _VERTICES
+    per_target = (last[few[0], many[1]] - last[few]) / (many[1] - few[1])
+    per_vertex = (inner[many] - inner[few]) / _VERTICES
+    per_layer = (last[many] - last[few] - per_target * (many[1] - few[1])) / _VERTICES
     return KeptSizes(
-        max(inner[few] - of_vertex * _VERTICES + carried, 0.0),
-        max(of_vertex - carried_each, 0.0),
-        max(last[few] - of_last * _VERTICES - of_target * few[1] + carried, 0.0),
-        max(of_last - carried_each, 0.0),
-        max(of_target, 0.0),
+        max(inner[few] - per_vertex * _VERTICES + carried, 0.0),
+        max(per_vertex - carried_each, 0.0),
+        max(last[few] - per_layer * _VERTICES - per_target * few[1] + carried, 0.0),
+        max(per_layer - carried_each, 0.0),
+        max(per_target, 0.0),
         float(len(snapshot.vertices)) if in_batches else float("inf"),
     )
 
@@ -208,13 +208,13 @@ class KeptGroups:
         """Return for every group the bytes of the rank that keeps most of it, float64 [groups]."""
         before, ends = np.concatenate([[0.0], self.inner.cumsum()]), np.arange(len(self.inner)) + 1
         starts, bounds = np.maximum(ends - group_size, 0), even_bounds(group_size, self.processes)
-        of_ranks = []
+        per_rank = []
         for place in range(self.processes):
             begin, end = (np.minimum(starts + bound, ends) for bound in bounds[place : place + 2])
             kept = before[end] - before[begin]
             is_last = place == self.processes - 1
-            of_ranks.append(kept - self.inner + self.last if is_last else self.open_groups * kept)
-        return np.asarray(np.max(of_ranks, axis=0)[list(self.groups)])
+            per_rank.append(kept - self.inner + self.last if is_last else self.open_groups * kept)
+        return np.asarray(np.max(per_rank, axis=0)[list(self.groups)])
 
 
 def memory_of_rank(run: Run) -> float:

@@ -227,12 +227,12 @@ class _PipelinedTurn:
                 else (None,) * len(wanted)
             )
         if starts:
-            of_given = [
+            given_parts = [
                 torch.zeros_like(tensor) if gradient is None else gradient
                 for tensor, gradient in zip(starts, gradients, strict=False)
             ]
             with task.stages("hand-over"):
-                self._hand_over.send_back(of_given, number)
+                self._hand_over.send_back(given_parts, number)
         with self._adding_up(gradients):
             for place, gradient in enumerate(gradients[len(starts) :]):
                 if gradient is not None:

@@ -168,11 +168,11 @@ class SentGradients:
             return
         self._is_compared = True
         messages, sizes = self._messages, self._trained.sizes()
-        of_all = sizes.new_zeros(messages.ranks, len(sizes))
-        of_all[messages.place] = sizes
-        of_all = messages.mean(of_all, _COMPARED)
-        same = (of_all == of_all[0]) | ((of_all - of_all[0]).abs() <= _ROUNDING * of_all[0].abs())
-        apart = ~same & ~(of_all.isnan() & of_all[0].isnan())
+        all_sizes = sizes.new_zeros(messages.ranks, len(sizes))
+        all_sizes[messages.place] = sizes
+        all_sizes = messages.mean(all_sizes, _COMPARED)
+        same = (all_sizes == all_sizes[0]) | ((all_sizes - all_sizes[0]).abs() <= _ROUNDING * all_sizes[0].abs())
+        apart = ~same & ~(all_sizes.isnan() & all_sizes[0].isnan())
         if apart.any():
             name = self._trained.names[int(apart.any(dim=0).nonzero()[0])]
             requirement = "changed by the gradients of all ranks alone, where ranks take turns"

@@ -49,13 +49,13 @@ class _Work(NamedTuple):
         return cls(tuple(snapshot.number for snapshot in snapshots), vertices, edges, sizes[-1] if with_last else None)
 
     @classmethod
-    def of_head(cls, group: SnapshotGroup) -> _Work:
+    def for_head(cls, group: SnapshotGroup) -> _Work:
         last = group.snapshots[-1]
         vertices, edges = size_of(last)
         return cls((last.number,), vertices, 0, (vertices, edges), len(group.targets))
 
     @classmethod
-    def of_backward(cls, group: SnapshotGroup) -> _Work:
+    def for_backward(cls, group: SnapshotGroup) -> _Work:
         work = cls.on(group.snapshots, with_last=group.is_last)
         return work._replace(targets=len(group.targets)) if group.is_last else work
 
@@ -116,17 +116,17 @@ class LoadMeter:
     @contextmanager
     def head(self, group: SnapshotGroup) -> Iterator[None]:
         """Take this context for the head of a group, with the loss; it reads vertices and targets, and no edges."""
-        with self._of_group(HEAD, lambda: _Work.of_head(group)):
+        with self._in_group(HEAD, lambda: _Work.for_head(group)):
             yield
 
     @contextmanager
     def backward(self, group: SnapshotGroup) -> Iterator[None]:
         """Take this context for the backward pass of this rank's snapshots of a group, with the head if it is here."""
-        with self._of_group(BACKWARD, lambda: _Work.of_backward(group)):
+        with self._in_group(BACKWARD, lambda: _Work.for_backward(group)):
             yield
 
     @contextmanager
-    def _of_group(self, operator: str, work: Callable[[], _Work]) -> Iterator[None]:
+    def _in_group(self, operator: str, work: Callable[[], _Work]) -> Iterator[None]:
         if not self._listeners:
             yield
             return

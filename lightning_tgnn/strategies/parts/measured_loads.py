@@ -38,11 +38,11 @@ class MeasuredCalls:
         self._meter = None
         self._heard.clear()
 
-    def of_all_ranks(self, run: Run) -> list[Measured]:
+    def from_all_ranks(self, run: Run) -> list[Measured]:
         """Return what all ranks have heard since the last time, the same on every rank; all of them call it."""
         gathered = run.messages(GRADIENTS).gather([astuple(one) for one in self._heard])
         self._heard.clear()
-        return [Measured(*one) for of_rank in run.broadcast(gathered) for one in of_rank]
+        return [Measured(*one) for from_rank in run.broadcast(gathered) for one in from_rank]
 
     def _hear(self, call: OperatorCall) -> None:
         if call.measured.operator != FORWARD:

@@ -175,9 +175,9 @@ class NodeState:
         assert store is not None
         saved: dict[str, Any] = {}
         if (turns := store.turn_state()) is not None:
-            saved[_TURNS] = run.of_each_rank(turns)
+            saved[_TURNS] = run.for_each_rank(turns)
         if "passes" in run.schedule.needs:
-            saved[_KEPT] = run.of_each_rank(run.kept_rows.state_dict())
+            saved[_KEPT] = run.for_each_rank(run.kept_rows.state_dict())
         copy, place = run.layout.copy_of(run.rank)
         if len(run.layout.copies) > 1 and run.writes_own_rows:
             saved[COPIES] = OneOfEach(store.sharded_state_dict() if copy else None, copy)

@@ -65,7 +65,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
     if isinstance(partition, Tensor) or str(partition) not in PARTITION_METHODS:
         given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         read = given_partition(given, "nodes", num_nodes, ranks, data, PARTITION_METHODS)
-        return of_first_rank(run, read, num_nodes).long()
+        return from_first_rank(run, read, num_nodes).long()
     if not (isinstance(data, StreamData) and isinstance(data, DemandingData)):
         cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)), or partition='interval'"
         raise InvalidArgumentError(refusal("partition", "without a DataModule range or interval", partition, cure))
@@ -77,10 +77,10 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
         else:
             schedule = run.schedule if isinstance(run.schedule, DataParallel) else DataParallel()
             owner = _balanced(*data.demand(ranks, schedule))
-    return of_first_rank(run, owner, num_nodes).long()
+    return from_first_rank(run, owner, num_nodes).long()
 
 
-def of_first_rank(run: Run, owner: Tensor | None, count: int) -> Tensor:
+def from_first_rank(run: Run, owner: Tensor | None, count: int) -> Tensor:
     """Return the partition of rank 0 on all ranks, int32 [count]; it travels as it is, not pickled.
 
     Args:
@@ -88,7 +88,7 @@ def of_first_rank(run: Run, owner: Tensor | None, count: int) -> Tensor:
         owner: Integers [count]; the others may have None.
         count: Nodes or edges.
     """
-    return broadcast_of(run)(_of_this_rank(owner, count))
+    return broadcast_of(run)(_from_this_rank(owner, count))
 
 
 def broadcast_of(run: Run) -> Callable[[Tensor], Tensor]:
@@ -97,7 +97,7 @@ def broadcast_of(run: Run) -> Callable[[Tensor], Tensor]:
     return lambda values: messages.broadcast(values.to(messages.device), "partition").cpu()
 
 
-def _of_this_rank(owner: Tensor | None, count: int, dtype: torch.dtype = torch.int32) -> Tensor:
+def _from_this_rank(owner: Tensor | None, count: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.empty(count, dtype=dtype) if owner is None else owner.to(dtype)
 
 
@@ -154,7 +154,7 @@ def choose_edge_partition(
     if isinstance(partition, Tensor) or str(partition) not in methods:
         given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
         read = given_partition(given, "edges", len(src), len(hosts), datamodule_of(trainer), methods)
-        return broadcast(_of_this_rank(read, len(src), dtype))
+        return broadcast(_from_this_rank(read, len(src), dtype))
     check_enough_edges(len(src), len(hosts))  # on every rank: else the others would wait for the one that cuts
     # On one rank, for all: METIS need not repeat itself, and the others have nothing to do meanwhile.
     owner = None
@@ -165,4 +165,4 @@ def choose_edge_partition(
         rank_zero_info(f"partition: {least}; rows that a gather moves between ranks, or hosts: {tried}")
     elif trainer.global_rank == 0:
         owner = vertex_cut(src, dst, num_nodes, hosts, str(partition))
-    return broadcast(_of_this_rank(owner, len(src), dtype))
+    return broadcast(_from_this_rank(owner, len(src), dtype))

@@ -103,7 +103,7 @@ class OrderedUpdates:
 
     def __init__(self, part: RingUpdates, run: Run) -> None:
         self._part, self._run = part, run
-        self._messages: MessageExchange = run.messages(GRADIENTS, of_copy=True)
+        self._messages: MessageExchange = run.messages(GRADIENTS, within_copy=True)
         self._copies: MessageExchange = run.messages(COPIES)
         largest = self._messages.ranks - 1
         if part.staleness is not None and part.staleness > largest:
@@ -219,7 +219,7 @@ class OrderedUpdates:
             return update(closure)
         self._sent.before_passes(self.delay)
         outcome = closure()
-        own = self._of_all_copies(self._packed())
+        own = self._from_all_copies(self._packed())
         self._sent.update(own, lambda: update(lambda: outcome))
         return outcome
 
@@ -229,7 +229,7 @@ class OrderedUpdates:
         has_events, self._has_events = self._has_events, False
         return self._trained.packed(has_events=has_events)
 
-    def _of_all_copies(self, packed: Tensor) -> Tensor:
+    def _from_all_copies(self, packed: Tensor) -> Tensor:
         """Return the mean over the copies of node state, each by its share of the events."""
         return self._copies.mean(packed, _MEAN)
 

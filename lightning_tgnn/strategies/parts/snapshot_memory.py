@@ -162,7 +162,7 @@ class SnapshotState:
         assert self._run is not None
         if not self._calls.is_listening or not self._run.trainer.is_last_batch:
             return
-        measured = self._calls.of_all_ranks(self._run)
+        measured = self._calls.from_all_ranks(self._run)
         if self.loads is None and measured:
             self._know(LoadModel.fit(measured))
             self._measure_rates()

@@ -110,5 +110,5 @@ def options_of(optimizer: torch.optim.Optimizer) -> Options:
 
 def take_options(optimizer: torch.optim.Optimizer, options: Options) -> None:
     """Set options of each parameter group of an optimizer."""
-    for group, of_group in zip(optimizer.param_groups, options, strict=True):
-        group.update(of_group)
+    for group, group_options in zip(optimizer.param_groups, options, strict=True):
+        group.update(group_options)

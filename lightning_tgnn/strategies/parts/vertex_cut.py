@@ -210,12 +210,12 @@ class ReplicaState:
         exchange = self._run.exchange
         heard = exchange.counts(counts.expand(exchange.ranks, -1), "cache counts").contiguous().view(torch.float64)
         for name, values in zip(names, heard.sum(0).view(len(names), -1).tolist(), strict=True):
-            of_all = SentRows(*values)
-            if of_all.size:  # the first step has nothing to compare with
+            all_ranks = SentRows(*values)
+            if all_ranks.size:  # the first step has nothing to compare with
                 threshold = replicas.thresholds.get(name, replicas.threshold)
                 controller = replace(self.error_controller, threshold=threshold)
-                share = of_all.sent / max(of_all.possible, 1)
-                replicas.thresholds[name] = controller.update(share, sqrt(of_all.held / of_all.size))
+                share = all_ranks.sent / max(all_ranks.possible, 1)
+                replicas.thresholds[name] = controller.update(share, sqrt(all_ranks.held / all_ranks.size))
 
     def forget(self) -> None:
         """Drop cut and caches, which come from the checkpoint or are made anew."""
@@ -236,12 +236,12 @@ class ReplicaState:
         if not within:
             self._follow_errors()
         caches = self.replicas.state_dict()["caches"]
-        of_all = {name: {key: self._of_all(rows) for key, rows in cache.items()} for name, cache in caches.items()}
+        all_ranks = {name: {key: self._from_all(rows) for key, rows in cache.items()} for name, cache in caches.items()}
         return {
             "part": self._cut,
             "hosts": self.hosts.tolist(),
             "relay": self._planned.relay,
-            "caches": of_all,
+            "caches": all_ranks,
             "threshold": self.replicas.threshold,
             "thresholds": self.replicas.thresholds,
             "mean": self.controller.mean,
@@ -256,7 +256,7 @@ class ReplicaState:
         begun, over = batches_begun_and_over(trainer)
         return self._planned.cache is not False and begun != over and self._turn == trainer.fit_loop.total_batch_idx
 
-    def _of_all(self, rows: Tensor) -> object:
+    def _from_all(self, rows: Tensor) -> object:
         """Return the rows of all ranks, for a checkpoint."""
         run = self._run
         assert run is not None

@@ -20,7 +20,7 @@ from lightning_tgnn.files.partitions import check_partition_type, given_partitio
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
-from lightning_tgnn.strategies.parts.partition import of_first_rank
+from lightning_tgnn.strategies.parts.partition import from_first_rank
 from lightning_tgnn.types import (
     NodeStateTask,
     Operators,
@@ -271,11 +271,11 @@ def _owner(partition: str | Path | Tensor, run: Run) -> Tensor:
     num_nodes = edges.num_nodes
     if isinstance(partition, Tensor) or partition not in METHODS:
         given = partition if isinstance(partition, Tensor) else check_path("partition", partition)
-        return of_first_rank(run, given_partition(given, "nodes", num_nodes, ranks, data, METHODS), num_nodes).long()
+        return from_first_rank(run, given_partition(given, "nodes", num_nodes, ranks, data, METHODS), num_nodes).long()
     if partition == "interval":
         return interval_partition(num_nodes, ranks)
     if partition == "range":
         return range_partition(num_nodes, ranks)
     # On one rank, for all: METIS need not repeat itself.
     chosen = metis_partition(edges.src, edges.dst, num_nodes, ranks) if run.rank == 0 else None
-    return of_first_rank(run, chosen, num_nodes).long()
+    return from_first_rank(run, chosen, num_nodes).long()

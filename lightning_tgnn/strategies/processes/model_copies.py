@@ -25,7 +25,7 @@ class ModelCopies:
         model: This rank's copy, as training begins.
         messages: To all ranks.
         broadcast: Returns what the first rank has.
-        saved: What `of_all_ranks` returned; other numbers of ranks go on with what they have.
+        saved: What `from_all_ranks` returned; other numbers of ranks go on with what they have.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ModelCopies:
         self.show()
         self._hidden = {}
 
-    def of_all_ranks(self) -> list[dict[str, Tensor]]:
+    def from_all_ranks(self) -> list[dict[str, Tensor]]:
         """Return on the first rank each rank's own of the buffers that differ; all ranks have to call it."""
         names = {*self._differing(), *self._hidden}
         own = self._buffers() | self._hidden
@@ -89,7 +89,7 @@ class ModelCopies:
     def _differing(self) -> list[str]:
         """Return the names of buffers that differ between ranks, or that only some ranks have."""
         digests = self._messages.gather({name: _digest(buffer) for name, buffer in self._buffers().items()})
-        names = sorted({name for of_rank in digests for name in of_rank})
+        names = sorted({name for from_rank in digests for name in from_rank})
         return self._broadcast([name for name in names if any(of.get(name) != digests[0].get(name) for of in digests)])
 
     def _buffers(self) -> dict[str, Tensor]:

@@ -124,21 +124,21 @@ def check_checkpoint_on_all(everyone: Messages, broadcast: Broadcast) -> None:
     check_same_on_all(lambda: _WITH_CHECKPOINT, everyone, broadcast)
 
 
-def _refused(of_ranks: list[dict[str, str]]) -> str | None:
+def _refused(per_rank: list[dict[str, str]]) -> str | None:
     """Return on the first rank what to say of ranks that differ; None elsewhere."""
-    if not of_ranks:
+    if not per_rank:
         return None
-    known = dict.fromkeys(name for told in of_ranks for name in told)
-    names = [name for name in known if len({told.get(name) for told in of_ranks}) > 1]
-    of_all = [name for name in names if all(name in told for told in of_ranks)]  # others mostly follow from these
-    differing = {name: _by_value(name, of_ranks) for name in of_all or names}
+    known = dict.fromkeys(name for told in per_rank for name in told)
+    names = [name for name in known if len({told.get(name) for told in per_rank}) > 1]
+    in_all = [name for name in names if all(name in told for told in per_rank)]  # others mostly follow from these
+    differing = {name: _by_value(name, per_rank) for name in in_all or names}
     received = [*differing.values()] if len(differing) == 1 else [f"{name}: {one}" for name, one in differing.items()]
     return refusal(", ".join(differing), "the same on all ranks", _Plain("; ".join(received)), _CURE)
 
 
-def _by_value(name: str, of_ranks: list[dict[str, str]]) -> str:
+def _by_value(name: str, per_rank: list[dict[str, str]]) -> str:
     holders: dict[str, list[int]] = {}
-    for rank, told in enumerate(of_ranks):
+    for rank, told in enumerate(per_rank):
         holders.setdefault(told.get(name, "nothing"), []).append(rank)
     ranks = {value: ", ".join(map(str, held)) for value, held in holders.items()}
     return ", ".join(f"{value} on rank{'s' * (', ' in held)} {held}" for value, held in ranks.items())

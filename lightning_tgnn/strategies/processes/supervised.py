@@ -268,7 +268,7 @@ class SupervisedStrategy(OpenDDPStrategy):
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: object = None) -> None:
         if self._copies is not None:
-            checkpoint[_BUFFERS] = self._copies.of_all_ranks()
+            checkpoint[_BUFFERS] = self._copies.from_all_ranks()
         if self.state_dict_type == SHARDED:
             check_writes_folders(self.checkpoint_io, filepath, storage_options)
             save_sharded(signed(checkpoint), filepath, self._host_messages(GRADIENTS, "checkpoint"), self.broadcast)

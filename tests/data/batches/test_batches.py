@@ -82,7 +82,7 @@ def test_a_node_embedded_once_stands_for_all_of_its_candidates(training, roots, 
             table, expected = getattr(batch, name), getattr(one, name)
             assert torch.equal(table[batch.candidate_root] if len(table) else table, expected), name
         rows = torch.rand(batch.num_roots, 2)
-        assert torch.equal(batch.of_candidates(rows), rows[one.root_index])
+        assert torch.equal(batch.candidate_values(rows), rows[one.root_index])
 
 
 def test_distinct_nodes_stand_in_groups():

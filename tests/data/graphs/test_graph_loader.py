@@ -47,8 +47,8 @@ def test_a_halo_has_all_edges_into_the_vertices_of_a_rank(whole):
         assert nodes.tolist() == [*found.nodes.tolist(), *others]
         assert others  # the test would show nothing
         assert torch.equal(halo.features, graph.features[nodes])
-        of_edges = zip(nodes[edges.columns].tolist(), nodes[edges.rows].tolist(), edges.weights.tolist(), strict=True)
-        assert sorted(of_edges) == wanted
+        per_edge = zip(nodes[edges.columns].tolist(), nodes[edges.rows].tolist(), edges.weights.tolist(), strict=True)
+        assert sorted(per_edge) == wanted
     assert GraphLoader(whole, "train", 0).subgraph.halo is None
 
 

@@ -214,4 +214,4 @@ def test_every_group_is_played_once_in_each_round():
     loader = data_of(vertices_per_batch=6).train_dataloader()
     order = loader.passed().order
     assert len(order) > 10
-    assert order == loader.split.of_epoch(0, 1) * (len(order) // 5)
+    assert order == loader.split.for_epoch(0, 1) * (len(order) // 5)

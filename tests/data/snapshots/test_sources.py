@@ -127,26 +127,26 @@ def test_a_label_of_pyg_is_of_edges_or_of_vertices_by_its_length():
     known = SnapshotDataModule(pyg(), target="vertices", **QUIET).sequence
     found = SnapshotDataModule(renamed("y", "label"), target="vertices", **QUIET).sequence
     assert found.fingerprint == known.fingerprint
-    of_edges = pyg()
-    for graph in of_edges:
+    per_edge = pyg()
+    for graph in per_edge:
         graph.label = torch.arange(graph.num_edges) % 2
-    found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
-    assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in of_edges]))
+    found = SnapshotDataModule(per_edge, target="edges", **QUIET).sequence
+    assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in per_edge]))
     assert torch.equal(found.vertex_labels, known.vertex_labels)
     # Beside `y`, and beside graphs that tell, it does not matter that one has as many edges as vertices.
-    of_edges[1].edge_index, of_edges[1].edge_weight = torch.zeros(2, 4, dtype=torch.int64), torch.ones(4)
-    of_edges[1].label = torch.zeros(4, dtype=torch.int64)
+    per_edge[1].edge_index, per_edge[1].edge_weight = torch.zeros(2, 4, dtype=torch.int64), torch.ones(4)
+    per_edge[1].label = torch.zeros(4, dtype=torch.int64)
     for has_y in (True, False):
-        found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
-        assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in of_edges]))
+        found = SnapshotDataModule(per_edge, target="edges", **QUIET).sequence
+        assert torch.equal(found.edge_labels, torch.cat([graph.label for graph in per_edge]))
         assert (found.vertex_labels is not None) == has_y
-        for graph in of_edges:
+        for graph in per_edge:
             graph.y = None
     # The name says it.
-    for graph in of_edges:
+    for graph in per_edge:
         graph.edge_label, graph.label = graph.label, torch.arange(4)
-    found = SnapshotDataModule(of_edges, target="edges", **QUIET).sequence
-    assert torch.equal(found.edge_labels, torch.cat([graph.edge_label for graph in of_edges]))
+    found = SnapshotDataModule(per_edge, target="edges", **QUIET).sequence
+    assert torch.equal(found.edge_labels, torch.cat([graph.edge_label for graph in per_edge]))
     assert torch.equal(found.vertex_labels, torch.arange(4).repeat(4, 1))
 
 
@@ -159,7 +159,7 @@ def test_edges_of_a_static_signal_are_those_of_every_snapshot():
         assert snapshot.layers is not None
         assert snapshot.layers[0] is data.snapshots[0].layers[0]
         assert torch.allclose(dense_matrix(snapshot.layers[0][0]), normalized(EDGES[3], 4), atol=1e-6)
-    assert data.targets.of_group(1, 0).labels.tolist() == (LABELS[1] / 2).tolist()
+    assert data.targets.for_group(1, 0).labels.tolist() == (LABELS[1] / 2).tolist()
 
 
 def test_features_of_a_signal_may_be_of_all_snapshots():

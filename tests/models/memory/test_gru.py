@@ -36,9 +36,9 @@ def written_out(mails, elapsed, memory, arrived, weights):
         given = weights.mail @ mail + weights.mail_bias
         given = given + weights.time @ torch.cos(time * weights.frequency + weights.phase)
         reset, update, proposal = given.chunk(3)
-        of_reset, of_update, of_proposal = (weights.memory @ own + weights.memory_bias).chunk(3)
+        of_reset, of_update, proposal_grad = (weights.memory @ own + weights.memory_bias).chunk(3)
         reset, update = torch.sigmoid(reset + of_reset), torch.sigmoid(update + of_update)
-        proposal = torch.tanh(proposal + reset * of_proposal)
+        proposal = torch.tanh(proposal + reset * proposal_grad)
         results.append((1 - update) * proposal + update * own if has_mail else own)
     return torch.stack(results)
 

@@ -18,7 +18,7 @@ def test_links_between_rows_are_those_of_their_embeddings(rows, links, negatives
     wanted = [embeddings, *predictor.parameters()]
     found, expected = (
         (both, torch.autograd.grad(both[0].exp().sum() + both[1].sin().sum(), wanted))
-        for both in (predictor.of_rows(embeddings, places), predictor(gathered, links, negatives))
+        for both in (predictor.for_rows(embeddings, places), predictor(gathered, links, negatives))
     )
     assert [one.shape for one in found[0]] == [(links,), (links, negatives)]
     torch.testing.assert_close(found, expected)

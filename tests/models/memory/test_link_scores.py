@@ -48,10 +48,10 @@ def test_both_ways_are_what_single_pairs_say(events, negatives, width, beside, s
     try:
         for way in (lambda *a: link_scores(*a[:-1], beside=a[-1]), by_tensors):
             source, others, *of_last = given
-            true, of_negatives = way(source, others, last_layer(*of_last), negatives, beside)
-            assert (true.shape, of_negatives.shape) == ((events,), (events, negatives))
-            assert true.dtype == of_negatives.dtype == torch.float32
-            found = torch.cat([true.unsqueeze(1), of_negatives], dim=1)
+            true, negative_scores = way(source, others, last_layer(*of_last), negatives, beside)
+            assert (true.shape, negative_scores.shape) == ((events,), (events, negatives))
+            assert true.dtype == negative_scores.dtype == torch.float32
+            found = torch.cat([true.unsqueeze(1), negative_scores], dim=1)
             torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
             for one, other in zip(torch.autograd.grad((found * pull.float()).sum(), given), gradients, strict=True):
                 torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)

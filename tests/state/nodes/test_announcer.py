@@ -127,8 +127,8 @@ def test_where_a_rank_cannot_make_a_batch_all_ranks_fail_and_stay_in_step(pool):
 
     others = [[1, 2], [0, 2], [0, 1]]
     reason = "rank 1 could not make a batch; its own error says why"
-    of_each = [[0, 2, 0], [0, 1, 0], [0, 0, 0]]  # the third is under way when the second fails
-    found = list(pool.map(play, announcers, of_each))
+    each_score = [[0, 2, 0], [0, 1, 0], [0, 0, 0]]  # the third is under way when the second fails
+    found = list(pool.map(play, announcers, each_score))
     assert found == [[others[rank], "unwell" if rank == 1 else reason] for rank in range(RANKS)]
     assert list(pool.map(play, announcers, [[0]] * RANKS)) == [[one] for one in others]
 

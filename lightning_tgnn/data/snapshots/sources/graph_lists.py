@@ -78,14 +78,14 @@ def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
     """Return the snapshots of which each has its own edges."""
     ends = torch.tensor(list(accumulate(len(graph.src) for graph in held)))
     num_nodes = max(graph.num_nodes for graph in held)
-    labels = _of_all("labels of vertices", [graph.labels for graph in held])
+    labels = _all_or_none("labels of vertices", [graph.labels for graph in held])
     if labels is not None:
         short = [number for number, column in enumerate(labels) if column.shape != (num_nodes,)]
         if short:
             received, cure = list(labels[short[0]].shape), "give a label for every vertex of the sequence, -1 for none"
             name = f"labels of vertices of snapshot {short[0]}"
             raise DataError(refusal(name, f"[{num_nodes}]", received, cure))
-    times = _of_all("times", [graph.time for graph in held])
+    times = _all_or_none("times", [graph.time for graph in held])
     return SnapshotSequence(
         torch.cat([ends.new_zeros(1), ends[:-1]]),
         ends,
@@ -95,7 +95,7 @@ def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
         weights=_side_by_side("weights", held, lambda graph: graph.weights),
         relations=_side_by_side("relations", held, lambda graph: graph.relations),
         edge_labels=_side_by_side("labels of edges", held, lambda graph: graph.edge_labels),
-        features=_of_all("features", [graph.features for graph in held]),
+        features=_all_or_none("features", [graph.features for graph in held]),
         vertex_labels=None if labels is None else torch.stack(labels),
         times=None if times is None else torch.tensor(times, dtype=torch.float64),
     )
@@ -123,11 +123,11 @@ def _label_of(graphs: Sequence[Any]) -> Collection[str]:
     if any(graph.to_dict().get("y") is not None for graph in held):
         return ("edges",)
     lengths = [np.shape(graph.label)[:1] for graph in held]
-    of_edges = all(length == (graph.num_edges,) for length, graph in zip(lengths, held, strict=True))
-    of_vertices = all(length == (graph.num_nodes,) for length, graph in zip(lengths, held, strict=True))
-    if of_edges == of_vertices:
+    per_edge = all(length == (graph.num_edges,) for length, graph in zip(lengths, held, strict=True))
+    per_vertex = all(length == (graph.num_nodes,) for length, graph in zip(lengths, held, strict=True))
+    if per_edge == per_vertex:
         return ("edges", "vertices")
-    return ("edges",) if of_edges else ("vertices",)
+    return ("edges",) if per_edge else ("vertices",)
 
 
 def _columns(graph: object, number: int, label_of: Collection[str], *, weighs: bool) -> GraphColumns:
@@ -170,7 +170,7 @@ def _is_pyg(graph: object) -> bool:
 def _side_by_side(
     name: str, held: Sequence[GraphColumns], column: Callable[[GraphColumns], Tensor | None]
 ) -> Tensor | None:
-    columns = _of_all(name, [column(graph) for graph in held])
+    columns = _all_or_none(name, [column(graph) for graph in held])
     if columns is None:
         return None
     for number, (graph, values) in enumerate(zip(held, columns, strict=True)):
@@ -180,7 +180,7 @@ def _side_by_side(
     return torch.cat(list(columns))
 
 
-def _of_all(name: str, columns: Sequence[_Column | None]) -> tuple[_Column, ...] | None:
+def _all_or_none(name: str, columns: Sequence[_Column | None]) -> tuple[_Column, ...] | None:
     """Return what all snapshots have, or None if none has it."""
     found = tuple(column for column in columns if column is not None)
     if found and len(found) < len(columns):

@@ -104,13 +104,13 @@ class SnapshotSource:
             read = from_events(store, self.cut, EdgeColumns(**names))
         else:
             self._check_tensors(named)
-            read = self._of_snapshots()
+            read = self._open_snapshots()
         field = "vertex_labels" if self.labels_of == "vertices" else "edge_labels"
         given = {"weights": _floats(self.weights), "relations": self.relations, field: _classes_or_numbers(self.labels)}
         columns = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         return replace(read, **columns) if columns else read  # type: ignore[arg-type]
 
-    def _of_snapshots(self) -> SnapshotSequence:
+    def _open_snapshots(self) -> SnapshotSequence:
         source = self.source
         if self.edge_counts is not None:
             graph = open_source(cast(GraphSource, source), self.read.root, self.read.synthetic)

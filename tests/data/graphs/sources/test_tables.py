@@ -80,12 +80,12 @@ def test_what_cannot_be_read_is_refused(tmp_path, edges, vertices, message):
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize(
-    ("of_edges", "of_vertices"),
+    ("per_edge", "per_vertex"),
     [(["1", "2"], ["1", "2", "x3"]), (["007", "NA"], ["007", "NA", "7"]), ([5, 6], [5, 6, 7])],
 )
-def test_ids_are_compared_as_texts(tmp_path, ending, of_edges, of_vertices):
-    vertices = {"id": of_vertices, "split": ["train", "val", "test"], "label": [0, 1, 0], "age": [1.0, 2.0, 3.0]}
-    graph = read(written(tmp_path / "graph", {"src": of_edges[:1], "dst": of_edges[1:]}, vertices, ending))
+def test_ids_are_compared_as_texts(tmp_path, ending, per_edge, per_vertex):
+    vertices = {"id": per_vertex, "split": ["train", "val", "test"], "label": [0, 1, 0], "age": [1.0, 2.0, 3.0]}
+    graph = read(written(tmp_path / "graph", {"src": per_edge[:1], "dst": per_edge[1:]}, vertices, ending))
     assert [graph.src.tolist(), graph.dst.tolist()] == [[0], [1]]
 
 
