@@ -1,4 +1,4 @@
-"""A CSV of your own: train on it, look at the figures, ask for the best ten products of some customers.
+"""A CSV of your own: train on it, look at the metrics, ask for the best ten products of some customers.
 
 python examples/own_csv.py
 """

@@ -28,7 +28,7 @@ def main() -> None:
     )
     task = LinkPrediction(model="tgn")
     trainer.fit(task, datamodule=data)
-    if trainer.is_global_zero:  # one of the two; the figures are over all events and equal on both
+    if trainer.is_global_zero:  # one of the two; the metrics are over all events and equal on both
         print(f"validation AP {float(trainer.callback_metrics['val/ap']):.4f}")
         print("bytes exchanged: tensorboard --logdir runs/two_processes")
 

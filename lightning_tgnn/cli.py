@@ -182,25 +182,25 @@ class TGNNCommand(ResumingCLI):
         path = None if checkpoints is None else checkpoints.best_model_path or None
         best = None if checkpoints is None else _best(checkpoints)
         seconds = _seconds(self.trainer)
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for measure in (self.trainer.validate, self.trainer.test):
             results = measure(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
-            figures.update(*results)
+            metrics.update(*results)
         # All ranks ask for it: the first one tells the others.
         folder = self.trainer.log_dir if self.trainer.loggers else None
         checkpoint_dir = None if checkpoints is None else checkpoints.dirpath
-        _report(figures, folder, checkpoint_dir, best, seconds)
+        _report(metrics, folder, checkpoint_dir, best, seconds)
 
 
 @rank_zero_only
 def _report(
-    figures: dict[str, float],
+    metrics: dict[str, float],
     log_dir: str | None,
     checkpoint_dir: str | os.PathLike[str] | None,
     best: Best | None,
     seconds: dict[str, float],
 ) -> None:
-    print_report(figures, log_dir, checkpoint_dir=checkpoint_dir, best=best, seconds=seconds)
+    print_report(metrics, log_dir, checkpoint_dir=checkpoint_dir, best=best, seconds=seconds)
 
 
 def _best(callback: ModelCheckpoint) -> Best | None:

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
-from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
+from lightning_tgnn.callbacks.measures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.monitor import check_only_one
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -110,18 +110,18 @@ class CacheThreshold(Callback):
         errors = torch.tensor([rows[name].error for name in names], dtype=torch.float64, device=device)
         errors = strategy.reduce(errors, reduce_op="max")
         thresholds = [replicas.thresholds.get(name, replicas.threshold) for name in names]
-        figures = {"cache/threshold": sum(thresholds) / len(thresholds) if names else replicas.threshold}
+        metrics = {"cache/threshold": sum(thresholds) / len(thresholds) if names else replicas.threshold}
         for place, name in enumerate(names):
             went, possible, _, held, size = summed[place].tolist()
-            figures[f"cache/{name}_sent"] = went / max(possible, 1)
-            figures[f"cache/{name}_error"] = float(errors[place])
-            figures[f"cache/{name}_held"] = sqrt(held / size) if size else 0.0
+            metrics[f"cache/{name}_sent"] = went / max(possible, 1)
+            metrics[f"cache/{name}_error"] = float(errors[place])
+            metrics[f"cache/{name}_held"] = sqrt(held / size) if size else 0.0
         went, possible, plain, *_ = summed[:-1].sum(0).tolist()
-        figures["cache/sent"] = went / max(possible, 1)
-        figures["cache/bytes"], figures["cache/bytes_outer"] = summed[-1, :2].tolist()
-        figures["cache/bytes_saved"] = plain - figures["cache/bytes"]
-        self.history.append((figures["cache/threshold"], figures["cache/sent"]))
-        pl_module.log_dict(figures, batch_size=1, rank_zero_only=True)
+        metrics["cache/sent"] = went / max(possible, 1)
+        metrics["cache/bytes"], metrics["cache/bytes_outer"] = summed[-1, :2].tolist()
+        metrics["cache/bytes_saved"] = plain - metrics["cache/bytes"]
+        self.history.append((metrics["cache/threshold"], metrics["cache/sent"]))
+        pl_module.log_dict(metrics, batch_size=1, rank_zero_only=True)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -132,7 +132,7 @@ class CacheThreshold(Callback):
 
 def epochs_figure(history: list[tuple[float, float]]) -> Figure:
     """Return a matplotlib figure of the threshold and of the share of rows sent, epoch by epoch."""
-    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep figures alive
+    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep metrics alive
 
     thresholds, shares = zip(*history, strict=True)
     figure = Figure(figsize=(6, 4), layout="constrained")

@@ -1,4 +1,4 @@
-"""The figures of EdgeBank beside the model's figures."""
+"""The metrics of EdgeBank beside the model's metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EdgeBankBaseline(pl.Callback):
     A pair scores 1 if it had an event before this one, at any time or within the window, and 0 otherwise (Poursafaei et
     al., "Towards Better Evaluation for Dynamic Link Prediction", NeurIPS 2022, section 5). For each event it also
     remembers the events of validation and test that the ``past`` of the DataModule allows. Logs for ``val`` and
-    ``test`` the figures of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
+    ``test`` the metrics of `LinkPrediction` as ``test/edgebank/ap`` and ``test/edgebank_window/ap`` and so on.
 
     Args:
         window: In the unit of the stream; None takes the time that the test split lasts, as the paper does.

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.partitions.volume import BatchShape, depcache_volume, depcomm_volume, sven_volume
-from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
+from lightning_tgnn.callbacks.measures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.types import EventBatch, NodeStateTask, StateSpec, has_stages
@@ -44,7 +44,7 @@ class ExchangeMonitor(WindowedMonitor):
         every_n_steps: Batches of a window; a shorter one ends each epoch.
 
     Attributes:
-        latest: The figures of the latest window, on every rank.
+        latest: The metrics of the latest window, on every rank.
 
     Raises:
         InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
@@ -120,7 +120,7 @@ class ExchangeMonitor(WindowedMonitor):
         flows = {operation: window.flows.get(operation, Flow()) for operation in operations}
         counts = Counts(roots + int(self._neighbors), distinct, written, distinct_written, asked, found, flows)
         packed = _from_all_ranks(trainer, counts.packed())
-        self.latest = exchange_figures(
+        self.latest = exchange_metrics(
             packed, operations, window.steps, self._task.state_spec, sharing=strategy.ranks_per_copy
         )
         self.latest["sven/staleness"] = float(strategy.staleness)
@@ -184,7 +184,7 @@ class Counts:
         return torch.tensor(values, dtype=torch.float64)
 
 
-def exchange_figures(
+def exchange_metrics(
     packed: Tensor, operations: Sequence[str], steps: int, spec: StateSpec, *, sharing: int | None = None
 ) -> dict[str, float]:
     """Return what is logged.
@@ -207,14 +207,14 @@ def exchange_figures(
     rows = flows[:, [number for number, name in enumerate(sorted(operations)) if name in _WITH_ROWS]].sum((0, 1))
     waited, in_flight = rows[2:].tolist()
 
-    figures = {f"exchange/{operation}_bytes": count / steps for operation, count in sent.items()}
-    figures["exchange/total_bytes"] = sum(sent.values()) / steps
-    figures["exchange/max_over_mean"] = float(load.max() / load.mean()) if load.any() else 1.0
+    metrics = {f"exchange/{operation}_bytes": count / steps for operation, count in sent.items()}
+    metrics["exchange/total_bytes"] = sum(sent.values()) / steps
+    metrics["exchange/max_over_mean"] = float(load.max() / load.mean()) if load.any() else 1.0
     if in_flight:
-        figures["exchange/hidden_share"] = 1 - waited / in_flight
+        metrics["exchange/hidden_share"] = 1 - waited / in_flight
     if batch_counts["asked"]:
-        figures["exchange/cache_hit_rate"] = batch_counts["found"] / batch_counts["asked"]
-    return figures | _formulas(batch_counts, sharing or ranks, steps, spec)
+        metrics["exchange/cache_hit_rate"] = batch_counts["found"] / batch_counts["asked"]
+    return metrics | _formulas(batch_counts, sharing or ranks, steps, spec)
 
 
 def _formulas(counts: Mapping[str, float], ranks: int, steps: int, spec: StateSpec) -> dict[str, float]:
@@ -228,10 +228,10 @@ def _formulas(counts: Mapping[str, float], ranks: int, steps: int, spec: StateSp
         original_redundancy=_repeated(counts["written"], counts["distinct_written"]),
     )
     volumes = {"sven": sven_volume(shape), "depcomm": depcomm_volume(shape), "depcache": depcache_volume(shape)}
-    figures = {f"exchange/formula_{name}_bytes": _ELEMENT_BYTES * volume / 2 for name, volume in volumes.items()}
-    figures["exchange/sampled_redundancy"] = shape.sampled_redundancy
-    figures["exchange/original_redundancy"] = shape.original_redundancy
-    return figures
+    metrics = {f"exchange/formula_{name}_bytes": _ELEMENT_BYTES * volume / 2 for name, volume in volumes.items()}
+    metrics["exchange/sampled_redundancy"] = shape.sampled_redundancy
+    metrics["exchange/original_redundancy"] = shape.original_redundancy
+    return metrics
 
 
 def _repeated(entries: float, distinct: float) -> float:
@@ -244,7 +244,7 @@ def residual_figure(sent: Tensor) -> Figure:
     Args:
         sent: float64 [M, M], C, bytes from each rank (row) to each other (column).
     """
-    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep figures alive
+    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep metrics alive
 
     residual = (sent.max() - sent).fill_diagonal_(0) / 2**20
     figure = Figure(figsize=(5, 4), layout="constrained")

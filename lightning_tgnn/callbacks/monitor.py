@@ -61,13 +61,13 @@ class Monitor(Callback):
 
 
 class WindowedMonitor(Monitor):
-    """Logs figures of windows of training steps.
+    """Logs metrics of windows of training steps.
 
     Args:
         every_n_steps: Batches of a window; a shorter one ends each epoch.
 
     Attributes:
-        latest: The figures of the latest window, on every rank.
+        latest: The metrics of the latest window, on every rank.
 
     Raises:
         InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
@@ -92,7 +92,7 @@ class WindowedMonitor(Monitor):
 
 
 def check_only_one(trainer: pl.Trainer, kind: type[Callback], setting: str) -> None:
-    """Refuse several monitors of a kind: each would log the same figures, which whoever reads the log adds up.
+    """Refuse several monitors of a kind: each would log the same metrics, which whoever reads the log adds up.
 
     Args:
         trainer: Whose callbacks they are.

@@ -46,7 +46,7 @@ class ParallelismMonitor(WindowedMonitor):
         every_n_steps: Batches of a window; a shorter one ends each epoch.
 
     Attributes:
-        latest: The figures of the latest window, on every rank.
+        latest: The metrics of the latest window, on every rank.
 
     Raises:
         InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
@@ -168,7 +168,7 @@ class ParallelismMonitor(WindowedMonitor):
         lengths, shares, per_rank, gradients = zip(*told, strict=True)
         seconds = sum(lengths) / len(lengths)
         counted = torch.stack(per_rank) if self._served is not None else None
-        self.latest = self._loss | parallelism_figures(shares, counted, seconds, self._steps, self._factors)
+        self.latest = self._loss | parallelism_metrics(shares, counted, seconds, self._steps, self._factors)
         present = [own for own in gradients if own is not None]
         if len(present) == len(gradients):
             self.latest |= spread_of_gradients(torch.stack(present), self._factors)
@@ -217,7 +217,7 @@ def information_loss(trainer: pl.Trainer, sharing: int) -> dict[str, float]:
     return {"parallelism/information_loss": event_distances(*ends).loss(data.batch_size * sharing)}
 
 
-def parallelism_figures(
+def parallelism_metrics(
     shares: Sequence[float], counted: Tensor | None, seconds: float, steps: int, factors: Factors
 ) -> dict[str, float]:
     """Return what is logged of time.
@@ -230,15 +230,15 @@ def parallelism_figures(
         steps: Of the window.
         factors: How ranks are grouped.
     """
-    figures = {"parallelism/effective": float(sum(shares))}
+    metrics = {"parallelism/effective": float(sum(shares))}
     if counted is not None:
         read, written, waves, queued, busy, waited = counted.sum(0).tolist()
-        figures["memory_process/rows_read_per_second"] = read / seconds
-        figures["memory_process/rows_written_per_second"] = written / seconds
-        figures["memory_process/queue_depth"] = queued / max(waves, 1)
-        figures["memory_process/busy_share"] = busy / seconds / len(factors.copies)
-        figures["memory_process/wait_milliseconds"] = 1e3 * waited / steps / len(counted)
-    return figures
+        metrics["memory_process/rows_read_per_second"] = read / seconds
+        metrics["memory_process/rows_written_per_second"] = written / seconds
+        metrics["memory_process/queue_depth"] = queued / max(waves, 1)
+        metrics["memory_process/busy_share"] = busy / seconds / len(factors.copies)
+        metrics["memory_process/wait_milliseconds"] = 1e3 * waited / steps / len(counted)
+    return metrics
 
 
 def spread_of_gradients(gradients: Tensor, factors: Factors) -> dict[str, float]:
@@ -262,5 +262,5 @@ def spread_of_gradients(gradients: Tensor, factors: Factors) -> dict[str, float]
         "epoch": between(batch_means, copy_means),
         "memory": between(copy_means, mean),
     }
-    figures = {f"parallelism/gradient_variance_{name}": value for name, value in parts.items()}
-    return {"parallelism/gradient_variance": sum(parts.values()), **figures}
+    metrics = {f"parallelism/gradient_variance_{name}": value for name, value in parts.items()}
+    return {"parallelism/gradient_variance": sum(parts.values()), **metrics}

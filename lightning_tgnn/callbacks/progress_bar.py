@@ -20,7 +20,7 @@ _NAMES = {
 
 
 class EventProgressBar(RichProgressBar):
-    """Lightning's progress bar with short names for the figures; ``lightning-tgnn`` uses it by default."""
+    """Lightning's progress bar with short names for the metrics; ``lightning-tgnn`` uses it by default."""
 
     @override
     def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
@@ -28,7 +28,7 @@ class EventProgressBar(RichProgressBar):
 
 
 def shortened(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures under short names, formatted; what has none stays as it is, the version goes.
+    """Return metrics under short names, formatted; what has none stays as it is, the version goes.
 
     >>> shortened({"v_num": 3, "train/events_per_second": 8012.4, "val/ap": 0.97531, "mine": 2})
     {'events/s': '8,012', 'val AP': '0.9753', 'mine': 2}

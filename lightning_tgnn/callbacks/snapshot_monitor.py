@@ -11,14 +11,14 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
-from lightning_tgnn.callbacks.figures.snapshot_figures import (
+from lightning_tgnn.callbacks.measures.snapshot_metrics import (
     LoadSums,
     RankCounts,
     load_figure,
-    snapshot_figures,
+    snapshot_metrics,
     sums_of_snapshots,
 )
-from lightning_tgnn.callbacks.figures.tensorboard_writers import write_figure
+from lightning_tgnn.callbacks.measures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import StepTraffic
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter, OperatorCall
@@ -53,7 +53,7 @@ class SnapshotMonitor(WindowedMonitor):
         every_n_steps: Batches of a window; a shorter one ends each epoch.
 
     Attributes:
-        latest: The figures of the latest window, on every rank.
+        latest: The metrics of the latest window, on every rank.
 
     Raises:
         InvalidArgumentError: The window has no batch; in `setup`, a Trainer has several of these.
@@ -165,6 +165,6 @@ class SnapshotMonitor(WindowedMonitor):
 
     def _close_window(self, trainer: pl.Trainer, strategy: SnapshotRunner) -> None:
         counts = [RankCounts.of(packed) for packed in strategy.from_all_ranks(self._counts.packed())]
-        self.latest = snapshot_figures(counts, self._pairs)
+        self.latest = snapshot_metrics(counts, self._pairs)
         self.log_latest(trainer)
         self._counts = RankCounts()

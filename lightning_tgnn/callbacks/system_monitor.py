@@ -14,9 +14,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
-from lightning_tgnn.callbacks.figures.distributions import log_memory, log_scores, over_ranks
-from lightning_tgnn.callbacks.figures.system_figures import BatchCounts, stage_totals, system_figures
-from lightning_tgnn.callbacks.figures.tensorboard_writers import write_points, writers_of
+from lightning_tgnn.callbacks.measures.distributions import log_memory, log_scores, over_ranks
+from lightning_tgnn.callbacks.measures.system_metrics import BatchCounts, stage_totals, system_metrics
+from lightning_tgnn.callbacks.measures.tensorboard_writers import write_points, writers_of
 from lightning_tgnn.callbacks.monitor import Monitor, check_only_one
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -62,7 +62,7 @@ class SystemMonitor(Monitor):
         points: Entries of the last validation for the projector, which shows each of their nodes once; 0 for none.
 
     Attributes:
-        latest: The figures of the latest window, on every rank.
+        latest: The metrics of the latest window, on every rank.
         seconds: Seconds of this fit by stage, ``validation`` among them, as means over the ranks.
 
     Raises:
@@ -136,7 +136,7 @@ class SystemMonitor(Monitor):
         self._counts = BatchCounts()
         # A stage that had its time before is logged in every window: a reader can tell which share is of which window.
         idle = {f"time/{stage}": 0.0 for stage in STAGES if stage in self.seconds}
-        self.latest = idle | system_figures(summed, ranks, steps)
+        self.latest = idle | system_metrics(summed, ranks, steps)
         self.seconds.update(stage_totals(summed, ranks))
         self.log_latest(trainer)
 

@@ -12,8 +12,8 @@ import torch
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
-from lightning_tgnn.callbacks.figures.distributions import over_ranks
-from lightning_tgnn.callbacks.figures.tensorboard_writers import FigureWriter, writers_of
+from lightning_tgnn.callbacks.measures.distributions import over_ranks
+from lightning_tgnn.callbacks.measures.tensorboard_writers import FigureWriter, writers_of
 from lightning_tgnn.callbacks.monitor import Monitor
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text

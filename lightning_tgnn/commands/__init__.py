@@ -14,7 +14,7 @@ DESCRIPTION = """Train, validate and test temporal graph neural networks on even
   lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
   lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
   lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
-  lightning-tgnn test --config RECIPE --ckpt_path best             the figures of its best checkpoint, or of a path
+  lightning-tgnn test --config RECIPE --ckpt_path best             the metrics of its best checkpoint, or of a path
   lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes
   lightning-tgnn fit --config RECIPE --print_config                every setting with its value

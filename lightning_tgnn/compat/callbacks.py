@@ -127,7 +127,7 @@ def _teardown(callback: _Saving, trainer: pl.Trainer, module: pl.LightningModule
 
 
 class SharedDecisions:
-    """Has all ranks of a Trainer decide by the first one's figures, and save on an error together or not, until `end`.
+    """Has all ranks of a Trainer decide by the first one's metrics, and save on an error together or not, until `end`.
 
     A figure of training is of a rank's own share of the events, which may be none. Ranks whose rates differ drift
     apart, and ranks that name checkpoints differently disagree about where the best one is. A rank that fails alone
@@ -146,7 +146,7 @@ class SharedDecisions:
         self._callbacks = trainer.checkpoint_callbacks
         for callback in self._callbacks:
             if isinstance(callback, ModelCheckpoint):
-                callback._monitor_candidates = partial(self._figures, callback)  # type: ignore[method-assign]
+                callback._monitor_candidates = partial(self._metrics, callback)  # type: ignore[method-assign]
             if isinstance(callback, OnExceptionCheckpoint | ModelCheckpoint):
                 callback.on_exception = partial(_save_together, callback)  # type: ignore[method-assign]
 
@@ -155,12 +155,12 @@ class SharedDecisions:
         known: float | None = self._broadcast(None if figure is None else float(figure))
         return known
 
-    def _figures(self, callback: ModelCheckpoint, trainer: pl.Trainer) -> dict[str, Tensor]:
-        figures = type(callback)._monitor_candidates(callback, trainer)
+    def _metrics(self, callback: ModelCheckpoint, trainer: pl.Trainer) -> dict[str, Tensor]:
+        metrics = type(callback)._monitor_candidates(callback, trainer)
         if trainer.state.status == TrainerStatus.INTERRUPTED:  # by an error of this rank, perhaps of no other
-            return figures
-        figures = {name: torch.as_tensor(figure).cpu() for name, figure in figures.items()}
-        known: dict[str, Tensor] = self._broadcast(figures)
+            return metrics
+        metrics = {name: torch.as_tensor(figure).cpu() for name, figure in metrics.items()}
+        known: dict[str, Tensor] = self._broadcast(metrics)
         return known
 
     def end(self) -> None:

@@ -50,9 +50,9 @@ class FitProgress:
             self._validated = _batches(trainer)
 
     def state_dict(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """Return whether the validation after the current step is over, and the figures that schedules look at."""
-        figures = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
-        return {"validated": self._validated == _batches(trainer), "figures": figures}
+        """Return whether the validation after the current step is over, and the metrics that schedules look at."""
+        metrics = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
+        return {"validated": self._validated == _batches(trainer), "figures": metrics}
 
     def load(self, checkpoint: dict[str, Any], state: dict[str, Any], *, told: bool = True) -> None:
         """Put the counters of a checkpoint right, before Lightning reads them.
@@ -73,7 +73,7 @@ class FitProgress:
             within_epoch=within,
             validated=state.get("validated", False),
             ends_epoch=not within and now["completed"] < now["processed"],
-            figures=dict(state.get("figures", {})),
+            metrics=dict(state.get("figures", {})),
         )
         if batches["current"]["ready"] != batches["current"]["processed"] and "untouched" in state:
             _leave_batch(loop, untouched=state["untouched"], told=told)
@@ -96,14 +96,14 @@ class FitProgress:
         self._begun_at = _batches(trainer)
         if loaded is None or trainer.ckpt_path is None:
             return
-        trainer.callback_metrics.update(loaded.figures)
+        trainer.callback_metrics.update(loaded.metrics)
         if loaded.within_epoch:
             _set_callbacks_of_epoch(trainer)
             self._validated = _batches(trainer) if loaded.validated else -1
             _go_on_within_epoch(trainer.fit_loop, validated=loaded.validated)
             return
         if loaded.ends_epoch:
-            _follow_figures(trainer.fit_loop)
+            _follow_metrics(trainer.fit_loop)
         # The next epoch begins as any other; Lightning says otherwise where `max_steps` is given.
         trainer.fit_loop.epoch_loop.restarting = False
         trainer.fit_loop._restarting = False
@@ -182,7 +182,7 @@ class _Loaded:
     within_epoch: bool
     validated: bool
     ends_epoch: bool
-    figures: dict[str, Tensor]
+    metrics: dict[str, Tensor]
 
 
 def _set_callbacks_of_epoch(trainer: pl.Trainer) -> None:
@@ -221,7 +221,7 @@ def _go_on_within_epoch(fit: _FitLoop, *, validated: bool) -> None:
     fit._restarting = False  # schedules that follow a figure are left out at the end of an epoch otherwise
 
 
-def _follow_figures(fit: _FitLoop) -> None:
+def _follow_metrics(fit: _FitLoop) -> None:
     """Let schedules that follow a figure take the step of the epoch, for which Lightning has saved too early."""
     if fit.epoch_loop._num_ready_batches_reached():
         fit.epoch_progress.current.completed -= 1  # of that epoch, not of the next

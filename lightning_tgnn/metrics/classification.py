@@ -270,7 +270,7 @@ class ClassMetrics(nn.Module):
             metric.update(logits[:, 1] - logits[:, 0], labels)  # type: ignore[operator]
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the figures by name."""
+        """Return the metrics by name."""
         metrics = {**self.decision_metrics, **self.score_metrics}
         return {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
 

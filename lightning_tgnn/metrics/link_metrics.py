@@ -1,4 +1,4 @@
-"""The figures of a link predictor on one split of a stream."""
+"""The metrics of a link predictor on one split of a stream."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class LinkMetrics(nn.Module):
         """
         metrics = {**self.against_first, **self.against_all, "ap_inductive": self.inductive}
         # All of them on every rank, whatever it has seen: they gather over the ranks.
-        figures = {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
-        left_out = {"ap_inductive"} if figures["ap_inductive"].isnan() else set()
+        values = {name: metric.compute() for name, metric in metrics.items()}  # type: ignore[operator]
+        left_out = {"ap_inductive"} if values["ap_inductive"].isnan() else set()
         if self.most_candidates.compute() < CANDIDATES_OF_HITS:
             left_out |= {"hits@10"}
-        return {name: value for name, value in figures.items() if name not in left_out}
+        return {name: value for name, value in values.items() if name not in left_out}
 
     def reset(self) -> None:
         """Forget all batches."""

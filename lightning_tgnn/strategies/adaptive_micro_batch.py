@@ -143,7 +143,7 @@ class AdaptiveMicroBatch(Callback):
         size = max(self._sizes, default=0)
         repeated = [size * rate for s, rate in zip(self._sizes, self._rates, strict=True) if s == size]
         if len(set(self._sizes)) < 2 or not any(repeated) or not transfer or not latency:
-            return _Guess(self._tuner.best, f"n = {self._tuner.best} as it was, for want of figures to reckon with")
+            return _Guess(self._tuner.best, f"n = {self._tuner.best} as it was, for want of metrics to reckon with")
         a, b = fit_redundancy(self._sizes, self._rates)
         speed = transfer_speed(sum(repeated) / len(repeated), transfer, latency)
         n = choose_granularity(a, b, size, speed)

@@ -67,13 +67,13 @@ class EdgeClassification(EventClassification):
             metrics["majority"] = MajorityShare(max(range(classes), key=counts.__getitem__))
         return MetricCollection(metrics, compute_groups=False)
 
-    def figures(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
+    def metric_values(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
         """Return what was measured on a split, by name; note a model that always gives the same answer."""
-        figures = super().figures(metrics)
-        other_answers, share = figures.pop("other_answers", None), figures.get("majority")
+        values = super().metric_values(metrics)
+        other_answers, share = values.pop("other_answers", None), values.get("majority")
         is_one = share is not None and bool(share > 0) and other_answers is not None and not int(other_answers)
         self._always_majority = float(share) if share is not None and is_one else None
-        return figures
+        return values
 
     def on_test_epoch_end(self) -> None:
         """Log what was measured; warn of a model that always gives the same answer."""

@@ -130,7 +130,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         raise NotImplementedError
 
     def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
-        """Return what is measured on a split; a collection names its figures."""
+        """Return what is measured on a split; a collection names its metrics."""
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         self.check_scores(logits)
         self.measure(metric, logits, batch.labels)
 
-    def figures(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
+    def metric_values(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
         return dict(metrics.compute()) if isinstance(metrics, MetricCollection) else {self.figure: metrics.compute()}
 

@@ -134,7 +134,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         """Score a batch."""
         self._evaluate(batch, self.test_metrics)
 
-    def figures(self, metrics: LinkMetrics) -> dict[str, Tensor]:
+    def metric_values(self, metrics: LinkMetrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
         return metrics.compute()
 

@@ -64,7 +64,7 @@ _Metrics = TypeVar("_Metrics", bound=Measures)
 
 
 class MemoryTask(Task, Generic[_Metrics]):
-    """Trains a memory-based temporal GNN by the protocol below. Subclasses define head, steps and figures.
+    """Trains a memory-based temporal GNN by the protocol below. Subclasses define head, steps and values.
 
     A step is made of stages. Each (`fetch`, `apply_mail`, `embed`, `make_mails`, `commit`) is a method; override a
     stage rather than the step. A strategy that reads rows in pieces reads them from its store, without `fetch`.
@@ -87,10 +87,10 @@ class MemoryTask(Task, Generic[_Metrics]):
     """Whether the batches have to carry negatives."""
 
     figure = ""
-    """The name of what the progress bar shows of `figures`."""
+    """The name of what the progress bar shows of `metric_values`."""
 
     val_metrics: _Metrics
-    """What the validation steps add to, with ``reset``; `figures` makes figures of it; left out where steps do."""
+    """What the validation steps add to, with ``reset``, for `metric_values`; left out where steps log."""
 
     test_metrics: _Metrics
     """The same of the test steps."""
@@ -260,7 +260,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         # An optimizer that computes a batch twice is refused by its name, as it goes backward again.
         if again and not (self.training and trainer_of(self) is not None and not super().is_batch_untouched()):
             requirement = "run once for a batch, because node memory already has it the second time"
-            cure = "take what the first call returns; see 'Your own figures' in the documentation for what you measure"
+            cure = "take what the first call returns; see 'Your own metrics' in the documentation for what you measure"
             raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
         if batch.sampled_roots not in (None, self.sampled_roots):
             requirement = f"made for a model that reads neighbours of {self.sampled_roots!r} roots"
@@ -382,7 +382,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         """The names of the metrics that a fit logs."""
         return [*super().logged_names, "train/events_per_second"]
 
-    def figures(self, metrics: _Metrics) -> dict[str, Tensor]:
+    def metric_values(self, metrics: _Metrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
         raise NotImplementedError
 
@@ -404,7 +404,7 @@ class MemoryTask(Task, Generic[_Metrics]):
     def on_validation_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
         super().on_validation_epoch_end()
-        self._log_figures("val")
+        self._log_metrics("val")
         self._evaluation.end(self)
         self._rate.restart()
 
@@ -416,7 +416,7 @@ class MemoryTask(Task, Generic[_Metrics]):
 
     def on_test_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
-        self._log_figures("test")
+        self._log_metrics("test")
         self._evaluation.end(self)
 
     def measured(self, split: str) -> _Metrics | None:
@@ -427,14 +427,14 @@ class MemoryTask(Task, Generic[_Metrics]):
         if (metrics := self.measured(split)) is not None:
             metrics.reset()
 
-    def _log_figures(self, split: str) -> None:
+    def _log_metrics(self, split: str) -> None:
         if (metrics := self.measured(split)) is None:
             return
-        figures = self.figures(metrics)
+        values = self.metric_values(metrics)
         metrics.reset()
         # They are equal on all ranks already; Lightning wants to be told so.
         shared = shares_node_state(self.trainer.strategy)
-        for name, value in figures.items():
+        for name, value in values.items():
             self.log(f"{split}/{name}", value, prog_bar=name == self.figure, sync_dist=shared)
 
     def on_predict_epoch_start(self) -> None:

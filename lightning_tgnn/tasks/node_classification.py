@@ -128,8 +128,8 @@ class NodeClassification(Task):
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.info: GraphInfo | None = None
         self.model: nn.Module | None = None
-        self.train_figures: Tensor | None = None  # loss and accuracy
-        self._saved_figures: Tensor | None = None
+        self.train_metrics: Tensor | None = None  # loss and accuracy
+        self._saved_metrics: Tensor | None = None
         # Adds up over the replicas of a vertex; a strategy puts another in its place.
         self.replicas: ReplicaSum = whole
 
@@ -179,13 +179,13 @@ class NodeClassification(Task):
         check_graph_model(self.model)
         classes = max(info.num_classes, 2)  # torchmetrics takes no fewer
         accuracy, f1 = (MultiLabelAccuracy, MultiLabelF1) if info.multi_label else (LabelAccuracy, LabelF1)
-        figures: dict[str, Metric | MetricCollection] = {
+        metrics: dict[str, Metric | MetricCollection] = {
             "accuracy": accuracy(classes, average="micro", ignore_index=-1),
             "f1": f1(classes, average="macro", ignore_index=-1),
         }
         if info.multi_label:
-            figures["f1_micro"] = f1(classes, average="micro", ignore_index=-1)
-        self.val_metrics = MetricCollection(figures, prefix="val/", compute_groups=False)
+            metrics["f1_micro"] = f1(classes, average="micro", ignore_index=-1)
+        self.val_metrics = MetricCollection(metrics, prefix="val/", compute_groups=False)
         self.test_metrics = self.val_metrics.clone(prefix="test/")
 
     def _built_in(self, info: GraphInfo) -> nn.Module:
@@ -222,24 +222,24 @@ class NodeClassification(Task):
         # A rank may have no vertex to score, but takes part in every exchange.
         loss = loss * subgraph.share + 0 * logits.sum()
         right = (_decisions(scored.detach(), labels) == labels).sum() * subgraph.share / labels.shape[1:].numel()
-        figures = torch.stack([loss.detach(), right])
-        self.train_figures = self.trainer.strategy.reduce(figures, reduce_op="mean")
+        metrics = torch.stack([loss.detach(), right])
+        self.train_metrics = self.trainer.strategy.reduce(metrics, reduce_op="mean")
         self.has_trained_weights = True
         return loss
 
     def on_fit_start(self) -> None:
-        """Forget the figures of an earlier fit, unless that fit goes on."""
+        """Forget the metrics of an earlier fit, unless that fit goes on."""
         super().on_fit_start()
-        saved, self._saved_figures = self._saved_figures, None
-        self.train_figures = None if self.trainer.ckpt_path is None else saved
+        saved, self._saved_metrics = self._saved_metrics, None
+        self.train_metrics = None if self.trainer.ckpt_path is None else saved
         assert self.info is not None
         notice_classes(type(self).__name__, self.info.class_counts, "vertex")
 
     def on_train_epoch_end(self) -> None:
         """Log loss and accuracy of the epoch's step, which all ranks have in common."""
         super().on_train_epoch_end()
-        if self.train_figures is not None:  # but for older checkpoints that lie behind the epoch's step
-            loss, accuracy = self.train_figures.to(self.device)
+        if self.train_metrics is not None:  # but for older checkpoints that lie behind the epoch's step
+            loss, accuracy = self.train_metrics.to(self.device)
             self.log("train/loss", loss, prog_bar=True, sync_dist=True)
             self.log("train/accuracy", accuracy, prog_bar=True, sync_dist=True)
 
@@ -251,7 +251,7 @@ class NodeClassification(Task):
     @property
     def train_accuracy(self) -> float | None:
         """The share of the training vertices that the last step had right, over all ranks; None before the first."""
-        return None if self.train_figures is None else float(self.train_figures[1])
+        return None if self.train_metrics is None else float(self.train_metrics[1])
 
     def validation_step(self, subgraph: Subgraph, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Score the validation split."""
@@ -268,12 +268,12 @@ class NodeClassification(Task):
         metrics.update(*_measurable(_decisions(logits, labels), labels))
 
     def on_validation_epoch_end(self) -> None:
-        """Log the figures over all ranks."""
+        """Log the metrics over all ranks."""
         super().on_validation_epoch_end()
         self._report(self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
-        """Log the figures over all ranks."""
+        """Log the metrics over all ranks."""
         self._report(self.test_metrics)
 
     def _report(self, metrics: MetricCollection) -> None:
@@ -294,8 +294,8 @@ class NodeClassification(Task):
         """Add what the graph looks like."""
         super().on_save_checkpoint(checkpoint)
         assert self.info is not None
-        figures = None if self.train_figures is None else self.train_figures.cpu()
-        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), "figures": figures, **self.resumption()}
+        metrics = None if self.train_metrics is None else self.train_metrics.cpu()
+        checkpoint[_CHECKPOINT_KEY] = {"graph": asdict(self.info), "figures": metrics, **self.resumption()}
 
     @content_of(*SAVED)
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -309,7 +309,7 @@ class NodeClassification(Task):
             raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
-        self._saved_figures = checkpoint[_CHECKPOINT_KEY].get("figures")
+        self._saved_metrics = checkpoint[_CHECKPOINT_KEY].get("figures")
         info = GraphInfo(**checkpoint[_CHECKPOINT_KEY]["graph"])
         if self.model is None:
             self.build(info)

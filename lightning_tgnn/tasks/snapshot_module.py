@@ -1,4 +1,4 @@
-"""The base of tasks on snapshots: the protocol of a step, the model, figures and checkpoints."""
+"""The base of tasks on snapshots: the protocol of a step, the model, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SnapshotModule(Task):
     """
 
     figure: ClassVar[str]
-    """The name of what the progress bar shows of `figures`."""
+    """The name of what the progress bar shows of `metric_values`."""
 
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {
         "model": RECURRENT_MODELS,
@@ -149,7 +149,7 @@ class SnapshotModule(Task):
         """Score a group's targets and add them to metrics."""
         raise NotImplementedError
 
-    def figures(self, metrics: SplitMetrics) -> dict[str, Tensor]:
+    def metric_values(self, metrics: SplitMetrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
         return metrics.compute()
 
@@ -256,17 +256,17 @@ class SnapshotModule(Task):
         return getattr(self, f"{split}_metrics")
 
     def on_validation_epoch_end(self) -> None:
-        """Log the figures over all ranks."""
+        """Log the metrics over all ranks."""
         super().on_validation_epoch_end()
         self._report("val")
 
     def on_test_epoch_end(self) -> None:
-        """Log the figures over all ranks."""
+        """Log the metrics over all ranks."""
         self._report("test")
 
     def _report(self, split: str) -> None:
         metrics = self.measured(split)
-        for name, value in self.figures(metrics).items():
+        for name, value in self.metric_values(metrics).items():
             self.log(f"{split}/{name}", value, prog_bar=name == self.figure, sync_dist=True)
         metrics.reset()
 

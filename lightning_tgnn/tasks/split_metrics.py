@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class SplitMetrics(Protocol):
-    """The figures of a split, a module."""
+    """The metrics of a split, a module."""
 
     @property
     def update(self) -> Callable[..., object]:
@@ -17,7 +17,7 @@ class SplitMetrics(Protocol):
         ...
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the figures by name."""
+        """Return the metrics by name."""
         ...
 
     def reset(self) -> object:

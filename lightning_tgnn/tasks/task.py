@@ -179,7 +179,7 @@ class Task(Module):
 
     @property
     def has_progress_bar(self) -> bool:
-        """Whether something shows figures: Lightning makes numbers of them in every step, and so waits for a GPU."""
+        """Whether something shows metrics: Lightning makes numbers of them in every step, and so waits for a GPU."""
         trainer = trainer_of(self)  # None in a loop of one's own
         return trainer is not None and trainer.progress_bar_callback is not None
 

@@ -98,7 +98,7 @@ class Contestant:
         self.task.build(data.info)
         self.task.operators = operators or SnapshotOperators()
         self.optimizer = torch.optim.Adam(self.task.parameters(), RATE)
-        self.seconds, self.figures = [], []
+        self.seconds, self.metrics = [], []
 
     def epoch(self, groups):
         start = time.process_time()
@@ -156,8 +156,8 @@ def compare(data, name, epochs, seeds):
             seconds[kind] += contestant.seconds[1:]
             results[kind].append(best[kind][1])
     theirs = median(seconds["PyG Temporal"])
-    for kind, figures in results.items():
-        took, shown = median(seconds[kind]), ", ".join(f"{figure:.3f}" for figure in figures)
+    for kind, metrics in results.items():
+        took, shown = median(seconds[kind]), ", ".join(f"{figure:.3f}" for figure in metrics)
         print(f"{name:12} {kind:32} {took:7.2f} s/epoch  {theirs / took:5.2f} times  test AP {shown}", flush=True)
 
 

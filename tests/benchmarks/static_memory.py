@@ -77,7 +77,7 @@ def measured(source, seed, kind, options, path, folder):
     trainer.fit(module, datamodule=data(source, seed, 1, options.synthetic))
     seconds = perf_counter() - begin
     judged = data(source, seed, 49, options.synthetic)
-    (figures,) = trainer.test(module, datamodule=judged, ckpt_path=best.best_model_path, verbose=False)
+    (metrics,) = trainer.test(module, datamodule=judged, ckpt_path=best.best_model_path, verbose=False)
     near = next(epoch for epoch, ap in enumerate(curve.ap, 1) if ap >= NEAR * max(curve.ap))
     return {
         "source": Path(source).name,
@@ -86,8 +86,8 @@ def measured(source, seed, kind, options, path, folder):
         "val/ap": curve.ap,
         "best": max(curve.ap),
         "epochs to 99 % of its best": near,
-        "test/ap": round(figures["test/ap"], 4),
-        "test/mrr": round(figures["test/mrr"], 4),
+        "test/ap": round(metrics["test/ap"], 4),
+        "test/mrr": round(metrics["test/mrr"], 4),
         "seconds": round(seconds),
     }
 

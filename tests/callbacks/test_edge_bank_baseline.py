@@ -1,4 +1,4 @@
-"""EdgeBank beside a model: the figures of its scores over the same events and negatives."""
+"""EdgeBank beside a model: the metrics of its scores over the same events and negatives."""
 
 import re
 
@@ -15,8 +15,8 @@ from tests.data.example_streams import random_store
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
 
 
-def slow_figures(data, loader, window, past="time"):
-    """Return the figures of a list of edges, event by event."""
+def slow_metrics(data, loader, window, past="time"):
+    """Return the metrics of a list of edges, event by event."""
     store, metrics = data.store, LinkMetrics()
     for batch in loader:
         rows = []
@@ -44,7 +44,7 @@ def test_figures_are_those_of_a_list_of_edges(tmp_path, window, past):
     span = float(data.store.time[-1] - data.store.time[data.split.test[0]])
     for part, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
         for name, lasting in (("edgebank", None), ("edgebank_window", window or span)):
-            expected = slow_figures(data, loader, lasting, past)
+            expected = slow_metrics(data, loader, lasting, past)
             assert set(expected) >= {"ap", "auc", "mrr", "expected_mrr"}
             for figure, value in expected.items():
                 assert float(measured[f"{part}/{name}/{figure}"]) == pytest.approx(value, abs=1e-6), (
@@ -60,7 +60,7 @@ def test_a_second_run_remembers_its_own_events():
         data = TemporalDataModule(random_store(200, num_nodes=14, seed=seed), batch_size=17, num_eval_negatives=6)
         trainer = pl.Trainer(callbacks=[baseline], accelerator="cpu", logger=False, enable_progress_bar=False)
         (measured,) = trainer.test(LinkPrediction("jodie", **SMALL), datamodule=data, verbose=False)
-        expected = slow_figures(data, data.test_dataloader(), None)
+        expected = slow_metrics(data, data.test_dataloader(), None)
         assert measured["test/edgebank/ap"] == pytest.approx(expected["ap"], abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The monitor of snapshots in one process, and its figures from counts; with ranks: `tests/multiprocess`."""
+"""The monitor of snapshots in one process, and its metrics from counts; with ranks: `tests/multiprocess`."""
 
 import logging
 
@@ -12,7 +12,7 @@ from lightning_tgnn import BLADStrategy, SnapshotMonitor, TimelineMonitor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, Measured
 from lightning_tgnn.algorithms.schedules.stage_times import overlap_seconds
-from lightning_tgnn.callbacks.figures.snapshot_figures import RankCounts, snapshot_figures, sums_of_snapshots
+from lightning_tgnn.callbacks.measures.snapshot_metrics import RankCounts, snapshot_metrics, sums_of_snapshots
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.parts.load_meter import OperatorCall
@@ -55,8 +55,8 @@ def test_figures_of_calls():
     one.add_calls([call("graph 1", 2.0, (3,), 5, 4), call("forward", 4.0, (3,), 5, 4)], None)
     one.add_calls([call("graph 1", 4.0, (3,), 5, 4), call("nn 1", 1.0, (3,), 5, 4)], LOADS)
     other.add_calls([call("forward", 2.0, (4,), 5, 6), call("backward", 8.0, (3, 4), 10, 10)], LOADS)
-    figures = snapshot_figures([RankCounts.of(rank.packed()) for rank in (one, other)], [])
-    assert figures == pytest.approx(
+    metrics = snapshot_metrics([RankCounts.of(rank.packed()) for rank in (one, other)], [])
+    assert metrics == pytest.approx(
         {
             "snapshots/waiting_share": 0.25,
             "snapshots/longest_waiting_share": 0.4,
@@ -76,9 +76,9 @@ def test_bytes_of_kinds_are_per_step_and_of_all_ranks():
     one, other = counts(), counts()
     one.add_sent(flows, {"gradients": Flow(sent=100)}, 30)
     other.add_sent({"embeddings_gradient": Flow(sent=6)}, {"gradients": Flow(sent=100)}, 0)
-    figures = snapshot_figures([one, other], [])
+    metrics = snapshot_metrics([one, other], [])
     kinds = {"hidden_state": 6, "features": 4, "weights": 100, "shared_memory": 15}
-    assert {name: figures[f"snapshots/{name}_bytes"] for name in kinds} == kinds
+    assert {name: metrics[f"snapshots/{name}_bytes"] for name in kinds} == kinds
 
 
 def test_overlap_is_of_different_kinds_on_one_device():
@@ -87,12 +87,12 @@ def test_overlap_is_of_different_kinds_on_one_device():
     in_turn = [("rnn 1", 0.5, 0.0), ("graph 1", 3.0, 1.0), ("nn 2", 0.5, 7.0), ("rnn 1", 1.0, 6.0)]
     other.add_calls([call(name, seconds, (1,), 1, 1, begin=begin) for name, seconds, begin in in_turn], None)
     apart.add_calls([call("rnn 2", 6.0, (1,), 1, 1, begin=0.0)], None)
-    assert snapshot_figures([one, other, apart], [(0, 1)])["snapshots/overlap_share"] == pytest.approx(0.05)
-    assert snapshot_figures([one, other, apart], [(0, 2)])["snapshots/overlap_share"] == pytest.approx(0.4)
-    assert snapshot_figures([one, other, apart], [(1, 2), (0, 1)])["snapshots/overlap_share"] == pytest.approx(
+    assert snapshot_metrics([one, other, apart], [(0, 1)])["snapshots/overlap_share"] == pytest.approx(0.05)
+    assert snapshot_metrics([one, other, apart], [(0, 2)])["snapshots/overlap_share"] == pytest.approx(0.4)
+    assert snapshot_metrics([one, other, apart], [(1, 2), (0, 1)])["snapshots/overlap_share"] == pytest.approx(
         (0.3 + 0.05) / 2
     )
-    assert "snapshots/overlap_share" not in snapshot_figures([one, other], [])
+    assert "snapshots/overlap_share" not in snapshot_metrics([one, other], [])
 
 
 def test_forward_passes_of_a_snapshot_are_added_up():

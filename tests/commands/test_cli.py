@@ -23,8 +23,8 @@ import lightning_tgnn
 from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.cli import TGNNCommand
-from lightning_tgnn.commands.report.run_figures import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.report.run_log import read_run
+from lightning_tgnn.commands.report.run_metrics import figure_rows, stage_seconds, validation_in_training
 from lightning_tgnn.commands.shared import recipe_file
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.data import generate_graph
@@ -88,7 +88,7 @@ def gdelt_like(folder):
 def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
     if recipe.stem.startswith("cdfgnn"):
         run_graph_recipe(recipe, tmp_path)
-        check_what_fit_left(capsys.readouterr().out, figures=2)
+        check_what_fit_left(capsys.readouterr().out, metrics=2)
         return
     if recipe.stem.startswith("blad"):
         main(["fit", f"--config={recipe}", *small_snapshots(recipe, tmp_path), *ONE_PROCESS, *LIMITS, *QUIET])
@@ -115,7 +115,7 @@ def test_every_recipe_runs(recipe, tmp_path, capsys, in_own_group):
         main(["pretrain-static", *settings, "--epochs=1"])
         assert "static node memory: runs/static/mooc.pt" in capsys.readouterr().out
     main(["fit", *settings])
-    check_what_fit_left(capsys.readouterr().out, figures=1 if "Classification" in recipe.read_text() else 4)
+    check_what_fit_left(capsys.readouterr().out, metrics=1 if "Classification" in recipe.read_text() else 4)
 
 
 def test_a_recipe_trains_in_two_processes(tmp_path):
@@ -127,7 +127,7 @@ def test_a_recipe_trains_in_two_processes(tmp_path):
 
 
 def test_a_recipe_goes_on_and_is_measured_with_a_part_of_each_host(tmp_path):
-    """Of folders, which `last` and `best` find; after a stop the figures are those of a run without one."""
+    """Of folders, which `last` and `best` find; after a stop the metrics are those of a run without one."""
     parts = "--trainer.strategy.init_args.state_dict_type=sharded"
     run_on_hosts = partial(run_commands, tmp_path, hosts=2, timeout=120)
     source = f"--data.source={wikipedia_like(tmp_path / 'stream.txt')}"
@@ -136,10 +136,10 @@ def test_a_recipe_goes_on_and_is_measured_with_a_part_of_each_host(tmp_path):
     words = [recipe, source, *limits, "--trainer.limit_train_batches=3", parts]
     whole, goes_on = ([*words, f"--trainer.logger.name={name}"] for name in ("whole", "parts"))
     printed, _ = run_on_hosts(["fit", *whole, "--trainer.max_epochs=2"])
-    figures = re.search(r"test .*", printed).group()
+    metrics = re.search(r"test .*", printed).group()
     run_on_hosts(["fit", *goes_on, "--trainer.max_epochs=1", "--test_after_fit=false"])
     printed, _ = run_on_hosts(["fit", *goes_on, "--trainer.max_epochs=2", "--ckpt_path=last"])
-    assert re.search(r"test .*", printed).group() == figures
+    assert re.search(r"test .*", printed).group() == metrics
     (last,) = (tmp_path / "runs/parts/version_1/checkpoints").glob("last.ckpt")
     assert sorted(path.name for path in last.glob("*/*")) == ["__0_0.distcp", "__1_0.distcp"]
     printed, _ = run_on_hosts(["test", *goes_on, "--ckpt_path=best"])
@@ -155,7 +155,7 @@ def test_a_graph_recipe_trains_in_two_processes_with_a_bar(tmp_path):
     words = ["fit", recipe, graph, *limits, "--trainer.accelerator=cpu"]
     printed, _ = run_commands(tmp_path, words, timeout=120)
     assert "val accuracy" in printed
-    check_what_fit_left(printed, figures=2)
+    check_what_fit_left(printed, metrics=2)
 
 
 def test_a_snapshot_recipe_trains_and_goes_on_in_two_processes(tmp_path):
@@ -165,10 +165,10 @@ def test_a_snapshot_recipe_trains_and_goes_on_in_two_processes(tmp_path):
     whole, goes_on = ([*words, f"--trainer.logger.name={name}"] for name in ("whole", "parts"))
     printed, _ = run_commands(tmp_path, [*whole, "--trainer.max_epochs=3"], timeout=120)
     check_what_fit_left(printed)
-    figures = re.search(r"test .*", printed).group()
+    metrics = re.search(r"test .*", printed).group()
     run_commands(tmp_path, [*goes_on, "--trainer.max_epochs=1", "--test_after_fit=false"], timeout=120)
     printed, _ = run_commands(tmp_path, [*goes_on, "--trainer.max_epochs=3", "--ckpt_path=last"], timeout=120)
-    assert re.search(r"test .*", printed).group() == figures
+    assert re.search(r"test .*", printed).group() == metrics
     assert {"timeline_before.json"} <= {path.name for path in (tmp_path / "runs/whole/version_0").iterdir()}
     main(["report", str(tmp_path / "runs/whole/version_0")])
     page = (tmp_path / "runs/whole/version_0/report.html").read_text()
@@ -217,12 +217,12 @@ def run_graph_recipe(recipe, folder):
     main(["fit", f"--config={recipe}", *source, *limits, "--trainer.check_val_every_n_epoch=1", *QUIET])
 
 
-def check_what_fit_left(printed, figures=4):
+def check_what_fit_left(printed, metrics=4):
     assert re.search(r"best val/(ap|mrr|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), printed
     assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
     for row in ("validation", "test"):
         measured = re.search(rf"{row} .*", printed).group()
-        assert len(re.findall(r"[01]\.\d{4}", measured)) >= figures, printed
+        assert len(re.findall(r"[01]\.\d{4}", measured)) >= metrics, printed
     logs = re.search(r"tensorboard --logdir (\S+)", printed).group(1)
     assert list(Path(logs).glob("events.out.tfevents.*"))
     assert list(Path(logs).glob("checkpoints/*.ckpt"))
@@ -259,8 +259,8 @@ def test_curves_are_in_tensorboard_and_the_page_says_what_the_terminal_does(tmp_
     assert during.steps == [0, 1, 2]
     rows = {row[0]: row[1:] for row in figure_rows(log)}
     best, _, validation, test = zip(*(rows[name] for name in ("ap", "auc", "mrr", "expected_mrr")), strict=True)
-    for title, figures in (("validation", validation), ("test", test)):
-        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(figures)
+    for title, metrics in (("validation", validation), ("test", test)):
+        assert re.findall(r"[01]\.\d{4}", re.search(rf"{title} .*", printed).group())[:4] == list(metrics)
     assert best[0] == f"{max(during.values):.4f}" != validation[0] == f"{min(during.values):.4f}"
     seconds = float(re.search(r"training steps (\d+\.\d) s", printed).group(1))
     assert sum(stage_seconds(log).values()) == pytest.approx(seconds, abs=0.06)
@@ -628,8 +628,8 @@ def test_report_leaves_out_what_was_not_measured():
 
 def test_report_has_figures_that_only_the_task_knows():
     out = io.StringIO()
-    figures = {"val/rmse[b]:100:": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}
-    print_report(figures, None, Console(file=out, width=100))
+    metrics = {"val/rmse[b]:100:": 0.25, "val/ap": 0.5, "val/edgebank/ap": 0.75}
+    print_report(metrics, None, Console(file=out, width=100))
     head, *rows = [line for line in out.getvalue().splitlines() if re.search(r"\w", line)]
     assert re.findall(r"[^\s┃]+", head) == ["AP", "rmse[b]:100:"]
     assert [re.findall(r"[\w.]+", row) for row in rows] == [

@@ -46,12 +46,12 @@ def compared(tmp_path_factory):
     source, output = stream(folder / "stream"), folder / "out"
     options = ["--batch_size=10", "--batches=4", "--model=apan", "--num_workers=0"]
     main(["partition", f"--source={source}", f"--ranks={RANKS}", f"--output={output}", *options])
-    return SimpleNamespace(source=source, output=output, figures=json.loads((output / "partition.json").read_text()))
+    return SimpleNamespace(source=source, output=output, metrics=json.loads((output / "partition.json").read_text()))
 
 
 def test_every_method_of_the_strategies_is_compared(compared):
     assert set(MAKERS) == set(PARTITION_METHODS)
-    assert {"range", "interval", "reflexbicut"} <= set(compared.figures["methods"]) <= set(MAKERS)
+    assert {"range", "interval", "reflexbicut"} <= set(compared.metrics["methods"]) <= set(MAKERS)
 
 
 def rows_of(source, numbers):
@@ -70,24 +70,24 @@ def rows_of(source, numbers):
 
 
 def test_partition_writes_what_balance_report_says_of_batches_that_were_not_fitted(compared):
-    fitted, judged = (compared.figures[name] for name in ("fitted_batches", "judged_batches"))
+    fitted, judged = (compared.metrics[name] for name in ("fitted_batches", "judged_batches"))
     assert judged == [3]  # of 7: 210 training events in batches of 3 ranks with 10 each
     assert fitted == [0, 1, 2, 4, 5, 6]
     demand, fitted_demand = rows_of(compared.source, judged)[0], rows_of(compared.source, fitted)[0]
-    for method, figures in compared.figures["methods"].items():
+    for method, metrics in compared.metrics["methods"].items():
         owner = torch.load(compared.output / f"{method}.pt", weights_only=True)["owner"]
         report = balance_report(demand, owner)
-        assert figures["matrix"] == report.matrix.tolist()
-        assert figures["residual"] == report.residual.tolist()
-        assert figures["cost"] == report.cost.tolist()
-        assert figures["saved"] == report.saved.tolist()
-        assert figures["maximum"] == report.maximum >= compared.figures["maximum_bound"]
-        assert figures["maximum_where_fitted"] == balance_report(fitted_demand, owner).maximum
-        assert figures["max_over_mean"] == report.max_over_mean
-        assert figures["rows_over_mean"] == pytest.approx(float(owner.bincount().max()) * RANKS / 40)
+        assert metrics["matrix"] == report.matrix.tolist()
+        assert metrics["residual"] == report.residual.tolist()
+        assert metrics["cost"] == report.cost.tolist()
+        assert metrics["saved"] == report.saved.tolist()
+        assert metrics["maximum"] == report.maximum >= compared.metrics["maximum_bound"]
+        assert metrics["maximum_where_fitted"] == balance_report(fitted_demand, owner).maximum
+        assert metrics["max_over_mean"] == report.max_over_mean
+        assert metrics["rows_over_mean"] == pytest.approx(float(owner.bincount().max()) * RANKS / 40)
         off_rank = 1 - report.matrix.trace() / report.matrix.sum()
-        assert figures["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
-        assert figures["seconds"] > 0
+        assert metrics["off_rank_share"] == pytest.approx(float(off_rank), rel=1e-6)
+        assert metrics["seconds"] > 0
         assert (compared.output / f"{method}.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -104,10 +104,10 @@ def test_no_method_sees_the_events_that_it_is_judged_on(compared, tmp_path, monk
     known = given[-1]  # the first call loads what the method needs
     store = TemporalDataModule(compared.source).store
     unseen = torch.ones(len(store.src), dtype=torch.bool)
-    unseen[rows_of(compared.source, compared.figures["judged_batches"])[1]] = False
+    unseen[rows_of(compared.source, compared.metrics["judged_batches"])[1]] = False
     assert torch.equal(known.src, store.src[unseen])
     assert torch.equal(known.dst, store.dst[unseen])
-    fitted = rows_of(compared.source, compared.figures["fitted_batches"])[0]
+    fitted = rows_of(compared.source, compared.metrics["fitted_batches"])[0]
     for name in ("rank", "node", "count"):
         assert torch.equal(getattr(known.fitted.demand, name), getattr(fitted, name))
 
@@ -183,9 +183,9 @@ def test_what_ranks_exchange_is_added_up_where_one_of_them_has_had_no_batch():
     asked = []
 
     def strategy_of(rank):
-        def reduce(figures, reduce_op):
-            asked.append(figures)
-            return figures
+        def reduce(metrics, reduce_op):
+            asked.append(metrics)
+            return metrics
 
         names = [sorted(flows) for flows in per_rank]
         return SimpleNamespace(
@@ -219,20 +219,20 @@ def test_bench_measures_two_processes(tmp_path):
     assert alone["events"] == found["strategies"]["sven"]["events"]
     assert alone["sent_per_event"] == 0
     assert re.search(r"one process +│ +[\d,]+ │", printed), printed
-    for name, figures in found["strategies"].items():
+    for name, metrics in found["strategies"].items():
         shown = name.replace(":staleness", ".*")  # a long name takes several lines
         assert re.search(rf"{shown.partition('=')[0]} +│ +[\d,]+ │ +[\d,]+ │", printed), printed
-        assert figures["events"] == 4 * 2 * 20
-        assert figures["events_per_second"] == min(figures["events_per_second_of_rounds"]) > 0
-        assert figures["events_per_second"] == pytest.approx(figures["events"] / figures["seconds"])
-        by_operation = figures["sent_per_event_by_operation"]
+        assert metrics["events"] == 4 * 2 * 20
+        assert metrics["events_per_second"] == min(metrics["events_per_second_of_rounds"]) > 0
+        assert metrics["events_per_second"] == pytest.approx(metrics["events"] / metrics["seconds"])
+        by_operation = metrics["sent_per_event_by_operation"]
         assert min(by_operation.values()) > 0
-        assert figures["sent_per_event"] == pytest.approx(sum(by_operation.values()))
-        for flow in figures["flows"].values():
+        assert metrics["sent_per_event"] == pytest.approx(sum(by_operation.values()))
+        for flow in metrics["flows"].values():
             assert flow["sent"] == flow["received"]  # over all ranks
             assert flow["calls"] > 0
-        assert 0 <= figures["hidden_share"] <= 1  # nothing, where a rank never had to wait
-        assert 0 < figures["val_ap"] <= 1
+        assert 0 <= metrics["hidden_share"] <= 1  # nothing, where a rank never had to wait
+        assert 0 < metrics["val_ap"] <= 1
     assert found["strategies"]["sven"]["sent_per_event"] < found["strategies"]["depcomm"]["sent_per_event"]
 
 
@@ -265,8 +265,8 @@ def test_bench_refuses_an_output_that_is_no_folder_before_it_trains(tmp_path, mo
 
 @pytest.mark.parametrize(("warmup", "inside"), [(10, 30), (80, 20), (100, 0)])
 def test_bench_says_where_powersgd_has_not_begun(warmup, inside, tmp_path, monkeypatch, capsys):
-    figures = {"events_per_second": 1.0, "sent_per_event": 1.0, "sent_per_event_by_operation": {}, "hidden_share": None}
-    monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._trained", lambda *a, **o: figures | {"val_ap": None})
+    metrics = {"events_per_second": 1.0, "sent_per_event": 1.0, "sent_per_event_by_operation": {}, "hidden_share": None}
+    monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._trained", lambda *a, **o: metrics | {"val_ap": None})
     monkeypatch.setattr("lightning_tgnn.commands.bench.comparison._write", lambda *given: None)
     names = ("depcache", "sven:gradient_compression=powersgd", "sven:gradient_compression=int8")
     stream = ["--synthetic.num_events=3000", "--batch_size=5", f"--strategies={','.join(names)}", "--steps=30"]

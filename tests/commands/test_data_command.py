@@ -1,4 +1,4 @@
-"""``lightning-tgnn data``: figures and files of each action, and what it says where it cannot."""
+"""``lightning-tgnn data``: metrics and files of each action, and what it says where it cannot."""
 
 import errno
 import gzip
@@ -41,17 +41,17 @@ def text(tmp_path):
 def test_inspect_writes_figures_and_a_picture(text, tmp_path, capsys):
     output = tmp_path / "was drin ist [/b]:100:"
     main(["data", "inspect", f"--source={text}", f"--output={output}", "--max_loss=0.5"])
-    figures = json.loads((output / "stream.json").read_text(encoding="utf-8"))
+    metrics = json.loads((output / "stream.json").read_text(encoding="utf-8"))
     store = read_events(text)
-    assert figures["source"] == str(text)
-    assert figures.pop("features") == {}
-    assert figures == json.loads(json.dumps({"source": str(text), **whole_stream.describe(store, 0.5, SIZES)}))
-    assert figures["counts"]["tie_rate"] == 1
-    assert (figures["repetition"]["pairs"], figures["repetition"]["repeat_rate"]) == (35, 0.65)
-    assert figures["degrees"]["node"]["number"] == 7
-    assert figures["gaps"]["pair"]["burstiness"] < -0.9
-    assert figures["batches"]["largest"] < 20
-    assert figures["batches"]["loss"]["200"] > 0.9
+    assert metrics["source"] == str(text)
+    assert metrics.pop("features") == {}
+    assert metrics == json.loads(json.dumps({"source": str(text), **whole_stream.describe(store, 0.5, SIZES)}))
+    assert metrics["counts"]["tie_rate"] == 1
+    assert (metrics["repetition"]["pairs"], metrics["repetition"]["repeat_rate"]) == (35, 0.65)
+    assert metrics["degrees"]["node"]["number"] == 7
+    assert metrics["gaps"]["pair"]["burstiness"] < -0.9
+    assert metrics["batches"]["largest"] < 20
+    assert metrics["batches"]["loss"]["200"] > 0.9
     assert (output / "stream.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in output.iterdir()) == ["stream.json", "stream.png"]
     printed = capsys.readouterr().out
@@ -65,11 +65,11 @@ def test_the_home_is_written_out_as_a_shell_would(text, tmp_path, monkeypatch, c
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     main(["data", "convert", f"--source=~/{text.name}", "--output=~/store"])
-    Path("options.yaml").write_text("source: ~/store\noutput: ~/figures\n")
+    Path("options.yaml").write_text("source: ~/store\noutput: ~/metrics\n")
     main(["data", "inspect", "--config=~/options.yaml"])
     main(["partition", "--source=~/store", "--output=~/parts", "--ranks=2", "--batch_size=10", "--methods=interval"])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [text.name, "store", "options.yaml", "figures", "parts"]
+        [text.name, "store", "options.yaml", "metrics", "parts"]
     )
     assert str(tmp_path / "parts") in capsys.readouterr().out
 
@@ -114,7 +114,7 @@ def test_an_inspection_that_does_not_fit_on_the_disk_leaves_nothing(text, tmp_pa
 
 def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
     main(["data", "inspect", f"--source={text}", f"--output={tmp_path}", "--snapshots=4"])
-    figures = json.loads((tmp_path / "snapshots.json").read_text(encoding="utf-8"))
+    metrics = json.loads((tmp_path / "snapshots.json").read_text(encoding="utf-8"))
     store = read_events(text)
     src, dst, time = store.src.tolist(), store.dst.tolist(), store.time
     bounds = (time[0] + (time[-1] - time[0]) * torch.arange(5) / 4).tolist()
@@ -136,16 +136,16 @@ def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
             "new_edges": len(edges - then[1]),
             "lost_edges": len(then[1] - edges),
         }
-        assert {name: column[number] for name, column in figures["snapshots"].items()} == expected
+        assert {name: column[number] for name, column in metrics["snapshots"].items()} == expected
         before = vertices, edges
-    sizes = figures["snapshots"]["edges"]
-    assert figures["largest_to_smallest"] == max(sizes) / min(sizes)
+    sizes = metrics["snapshots"]["edges"]
+    assert metrics["largest_to_smallest"] == max(sizes) / min(sizes)
     printed = capsys.readouterr().out
     assert f"4 snapshots of 7 vertices: the largest has {max(sizes) / min(sizes):.1f} times the edges" in printed
     assert not (tmp_path / "stream.json").exists()
     shown = {cells[0]: cells[1:] for cells in (re.findall(r"[^│\s]+", line) for line in printed.splitlines()) if cells}
     for name, of in (("smallest", min), ("median", np.median), ("largest", max)):
-        for place, (column, values) in enumerate(figures["snapshots"].items()):
+        for place, (column, values) in enumerate(metrics["snapshots"].items()):
             # The first snapshot has no changes.
             known = values[1:] if re.match("new|lost", column) else values
             assert shown[name][place] == f"{of(known):.4g}"
@@ -153,9 +153,9 @@ def test_inspect_looks_at_snapshots(text, tmp_path, capsys):
     # What a model is given, which is more, is what `simulate` takes.
     pipeline = SnapshotPipeline(read_events(text), num_snapshots=4)
     given = pipeline.snapshots.sizes
-    assert figures["groups"] == list(pipeline.split.train) == [0]
-    assert [figures["vertices"], figures["edges"]] == [column.tolist() for column in given]
-    assert all(more > found for more, found in zip(figures["edges"], sizes, strict=True))
+    assert metrics["groups"] == list(pipeline.split.train) == [0]
+    assert [metrics["vertices"], metrics["edges"]] == [column.tolist() for column in given]
+    assert all(more > found for more, found in zip(metrics["edges"], sizes, strict=True))
     loads = "{loads: {nn 1: [1.0, 0, 0], backward: [1.0, 0, 0]}, widths: {nn 1: 1}}"
     written = ["--snapshots", str(tmp_path / "snapshots.json"), "--group_size=2"]
     main(["simulate", "--strategy=blad", "--ranks=2", f"--stages={loads}", *written])
@@ -187,8 +187,8 @@ def test_inspect_looks_at_generated_snapshots_and_their_predicted_loads(tmp_path
 def test_inspect_takes_the_smallest_streams(tmp_path, events):
     source = EventStore.from_arrays(*map(list, zip(*events, strict=True))).save(tmp_path / "s")
     main(["data", "inspect", f"--source={source}", f"--output={tmp_path}"])
-    figures = json.loads((tmp_path / "stream.json").read_text())
-    assert figures["counts"]["events"] == len(events)
+    metrics = json.loads((tmp_path / "stream.json").read_text())
+    assert metrics["counts"]["events"] == len(events)
     assert (tmp_path / "stream.png").stat().st_size > 1000
 
 

@@ -82,13 +82,13 @@ def test_cuts_are_compared_and_kept(source, tmp_path, capsys):
     assert (found["vertices"], found["edges"]) == (edges[2], len(edges[0]))
     trainer = SimpleNamespace(datamodule=data, global_rank=0)
     assert set(found["methods"]) == set(CUT_METHODS)
-    for method, figures in found["methods"].items():
+    for method, metrics in found["methods"].items():
         part = choose_edge_partition(tmp_path / f"{method}.pt", edges, HOSTS, trainer, same)
         if method != "metis":  # its own numbers differ from run to run
             assert torch.equal(part, choose_edge_partition(method, edges, HOSTS, trainer, same))
         report = cut_report(part, Replicas.of(*edges[:2], part, edges[2], HOSTS))
-        assert figures.pop("seconds") > 0
-        assert figures == asdict(report)
+        assert metrics.pop("seconds") > 0
+        assert metrics == asdict(report)
         assert re.search(rf"{method} +│ +{report.replication_factor:.3f} │", printed), printed
     fewest = min(found["methods"], key=lambda method: found["methods"][method]["replication_factor"])
     assert f"partition: {tmp_path / fewest}.pt" in printed
@@ -192,22 +192,22 @@ def test_bench_measures_two_processes(tmp_path):
     hosts = torch.tensor([0, 0])
     part = vertex_cut(src, dst, num_nodes, hosts)
     mirrors = cut_report(part, Replicas.of(src, dst, part, num_nodes, hosts)).inner
-    for name, figures in found["strategies"].items():
+    for name, metrics in found["strategies"].items():
         head = name.partition(":")[0]
-        row = rf"{head}[^│]* +│ +{figures['seconds_per_epoch']:.4f} │ +{figures['bytes_per_epoch']:,.0f} │"
+        row = rf"{head}[^│]* +│ +{metrics['seconds_per_epoch']:.4f} │ +{metrics['bytes_per_epoch']:,.0f} │"
         assert re.search(row, said[0]), said
-        assert figures["seconds_per_epoch"] == max(figures["seconds_per_epoch_of_rounds"]) > 0
-        assert len(figures["seconds_per_epoch_of_rounds"]) == 2
+        assert metrics["seconds_per_epoch"] == max(metrics["seconds_per_epoch_of_rounds"]) > 0
+        assert len(metrics["seconds_per_epoch_of_rounds"]) == 2
         # To the master and back, of the second layer, forward and backward; the first layer's sums travel once.
-        assert figures["rows_possible"] == 4 * mirrors * epochs
-        once = [figures["flows"][f"{way}_exact"]["sent"] for way in ("gather", "scatter")]
+        assert metrics["rows_possible"] == 4 * mirrors * epochs
+        once = [metrics["flows"][f"{way}_exact"]["sent"] for way in ("gather", "scatter")]
         assert once == [mirrors * WIDTH * 4] * 2
-        assert figures["rows_share"] == figures["rows_sent"] / figures["rows_possible"]
-        assert sum(flow["sent"] for flow in figures["flows"].values()) == pytest.approx(
-            figures["bytes_per_epoch"] * epochs
+        assert metrics["rows_share"] == metrics["rows_sent"] / metrics["rows_possible"]
+        assert sum(flow["sent"] for flow in metrics["flows"].values()) == pytest.approx(
+            metrics["bytes_per_epoch"] * epochs
         )
-        assert 0 < figures["train_accuracy"] <= 1
-        assert 0 < figures["test_accuracy"] <= 1
+        assert 0 < metrics["train_accuracy"] <= 1
+        assert 0 < metrics["test_accuracy"] <= 1
     whole, cached, coded, both, skipped = found["strategies"].values()
     assert whole["rows_share"] == coded["rows_share"] == 1
     summed = [flow["sent"] for name, flow in whole["flows"].items() if "exact" not in name]
@@ -351,7 +351,7 @@ def test_cuts_of_cora(tmp_path):
     main(["partition", f"--source={DATA / 'cora.npz'}", "--ranks=4", "--hosts=2", f"--output={tmp_path}"])
     found = json.loads((tmp_path / "partition.json").read_text())
     assert (found["vertices"], found["edges"]) == (2708, 10556 + 2708)
-    outer = {method: figures["outer"] for method, figures in found["methods"].items()}
+    outer = {method: metrics["outer"] for method, metrics in found["methods"].items()}
     assert outer["hierarchical"] < outer["ebv"] < outer["random"]
 
 

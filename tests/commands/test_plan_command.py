@@ -33,7 +33,7 @@ from lightning_tgnn.commands.plan.measure import (
 )
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
-from lightning_tgnn.commands.plan.tables import describe_spread, figures_of, print_plans, reason, where_state_belongs
+from lightning_tgnn.commands.plan.tables import describe_spread, metrics_of, print_plans, reason, where_state_belongs
 from lightning_tgnn.commands.simulate.plans import CUT_COPIES
 
 SECONDS = {"fetch": 0.002, "update": 0.005, "embed": 0.01, "score": 0.001, "write": 0.002, "backward": 0.02}
@@ -321,7 +321,7 @@ def test_every_plan_has_its_reason():
     assert words[0].startswith("recommended: ")
     assert any(re.match(r"[\d.]+% slower than the fastest; waits \d+% for ", each) for each in words)
     assert "node state does not fit: 0.40 GB on a machine with 0.30 GB" in words
-    assert json.loads(json.dumps(figures_of(found[0])))["plan"] == found[0].candidate.written
+    assert json.loads(json.dumps(metrics_of(found[0])))["plan"] == found[0].candidate.written
     # What is faster than the recommended plan is so at a cost.
     slow = [found[1], found[0], *found[2:]] if found[0].events_per_second > found[1].events_per_second else found
     assert re.search(r"\d+% faster, but ", reason(slow[1], slow, 1))

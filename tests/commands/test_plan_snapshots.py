@@ -202,7 +202,7 @@ def test_plans_that_do_not_fit_are_left_out_with_the_reason(monkeypatch):
     found = plans(1, 1)
     assert [bool(one.objection) for one in found] == [False] * 2 + [True] * 4
     assert snapshot_reason(found[-1], found).startswith("left out: ")
-    assert "seconds" not in found[-1].figures()
+    assert "seconds" not in found[-1].metrics()
 
     monkeypatch.setattr(snapshot_candidates, "metis_partition", metis_partition)
     for name in ("dgl", "pymetis"):
@@ -289,15 +289,15 @@ def test_the_recipe_of_a_plan_trains_as_it_stands(model, tmp_path, monkeypatch, 
     assert "recommended: " in printed
     assert "an epoch has 7 groups of up to 3 snapshots, 3 an update" in printed
     assert "recipe: lightning-tgnn fit --config runs/plan/recipe.yaml" in printed
-    figures = json.loads((tmp_path / "runs/plan/plan.json").read_text())
-    (measured,) = figures["measured"]
+    metrics = json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    (measured,) = metrics["measured"]
     operators = {"graph 1", "graph 2", "nn 1", "nn 2", "rnn 1", "rnn 2", "head", "backward"}
     assert set(measured["error"]) == operators
     assert set(measured["costs"]["loads"]) == operators | {"last backward"}
     assert set(measured["costs"]["last_only"]) == {"head"} | ({"graph 2", "nn 2"} if model == "evolvegcn_h" else set())
     assert measured["processes"] == 1
     assert measured["costs"]["widths"]["graph 1"] == 4
-    recommended, *others = figures["plans"]
+    recommended, *others = metrics["plans"]
     assert recommended["seconds"] > 0
     assert [one["plan"] for one in others if "objection" in one][-1] == "vertex_partition"
     main(["fit", "--config=runs/plan/recipe.yaml"])
@@ -314,10 +314,10 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
     words = ["plan", "--kind=snapshots", "--source=synthetic_snapshots", *where, *tiny]
     printed, other = run_commands(tmp_path, words)
     assert "recommended: " not in other
-    figures = json.loads((tmp_path / "runs/plan/plan.json").read_text())
-    assert [one["processes"] for one in figures["measured"]] == [2, 2]
-    assert figures["measured"][0]["costs"]["message"] > 0
-    assert all(one["seconds"] > 0 for one in figures["measured"][0]["compressed"].values())
+    metrics = json.loads((tmp_path / "runs/plan/plan.json").read_text())
+    assert [one["processes"] for one in metrics["measured"]] == [2, 2]
+    assert metrics["measured"][0]["costs"]["message"] > 0
+    assert all(one["seconds"] > 0 for one in metrics["measured"][0]["compressed"].values())
     assert re.search(r"kB of gradients for an update as they are, \d+ with bfloat16, which takes \d+\.\d ms", printed)
     (command,) = re.findall("for other clusters: lightning-tgnn (simulate .*)", printed)
     assert "--ranks 2 --hosts 1 --link 500:0.2" in command
@@ -327,7 +327,7 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
     assert "7 groups of up to 3 snapshots, 4 an update" in capsys.readouterr().out
     again = json.loads((tmp_path / "again.json").read_text())["forecasts"]
     found = {re.sub(":(remote|embeddings)=[^:]*", "", one["strategy"]): one["seconds_per_epoch"] for one in again}
-    planned = {one["plan"]: one["seconds"] for one in figures["plans"]}
+    planned = {one["plan"]: one["seconds"] for one in metrics["plans"]}
     assert found.keys() == planned.keys()
     for name, seconds in planned.items():
         # Ranks have equal shares of the vertices in `simulate`, and those of METIS in `plan`.
@@ -336,8 +336,8 @@ def test_two_processes_measure_and_simulate_forecasts_the_same(tmp_path, monkeyp
     assert cut["bytes_sent"]["embeddings"] > 0
     # Two updates between two ranks, of gradients whose weights are small and filled up to whole blocks.
     (quantised,) = (one for one in again if one["strategy"] == "blad:processes_per_device=1:gradient_compression=int8")
-    nbytes = figures["measured"][0]["compressed"]["int8"]["nbytes"]
-    assert nbytes > figures["measured"][0]["costs"]["gradients"] / 4 * 260 / 256
+    nbytes = metrics["measured"][0]["compressed"]["int8"]["nbytes"]
+    assert nbytes > metrics["measured"][0]["costs"]["gradients"] / 4 * 260 / 256
     assert quantised["bytes_sent"]["pieces of weights"] == pytest.approx(2 * 2 * nbytes)
 
 

@@ -26,8 +26,8 @@ def test_a_table_is_as_wide_as_the_terminal_and_whole_in_a_file(kind):
 
 def test_no_number_and_no_name_is_cut():
     said = io.StringIO()
-    figures = {f"{split}/f1_{number}": 0.1234 for split in ("val", "test") for number in range(20)}
-    print_report(figures | {"val/ap": 0.5}, None, Console(file=said, width=80, force_terminal=True, no_color=True))
+    metrics = {f"{split}/f1_{number}": 0.1234 for split in ("val", "test") for number in range(20)}
+    print_report(metrics | {"val/ap": 0.5}, None, Console(file=said, width=80, force_terminal=True, no_color=True))
     assert "\u2026" not in said.getvalue()
     assert said.getvalue().count("0.1234") == 40
     assert max(cell_len(line) for line in said.getvalue().splitlines() if "\x1b" not in line) <= 80

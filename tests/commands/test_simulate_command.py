@@ -27,7 +27,7 @@ def run(capsys, *options):
     return capsys.readouterr().out
 
 
-def figures(folder, capsys, *options):
+def metrics(folder, capsys, *options):
     run(capsys, *options, f"--output={folder / 'out.json'}")
     return json.loads((folder / "out.json").read_text())
 
@@ -45,7 +45,7 @@ def test_every_strategy_is_told_on_every_number_of_ranks(tmp_path, capsys):
 
 def test_figures_are_those_of_the_simulator(tmp_path, capsys):
     options = ["--strategy=depcache,pipetgl:groups=2", "--ranks=4", "--hosts=2", "--turns=10", "--link=100:2"]
-    found = figures(tmp_path, capsys, *options, f"--stages={GIVEN}", "--local_link=8000:0.5", "--batch_size=200")
+    found = metrics(tmp_path, capsys, *options, f"--stages={GIVEN}", "--local_link=8000:0.5", "--batch_size=200")
     links = {"between": read_link("", "100:2"), "within": read_link("", "8000:0.5")}
     layout, order = RankLayout.of(4, per_host=2), in_order()
     outlines = [
@@ -140,7 +140,7 @@ def test_ranks_of_a_host_share_its_link_where_pieces_go_from_each_to_each():
 def test_each_strategy_may_take_something_else(tmp_path, capsys):
     each = {name: {"seconds": {"backward": seconds}} for name, seconds in (("sven", 0.5), ("disttgl", 0.25))}
     given = json.dumps({"strategies": each})
-    found = figures(
+    found = metrics(
         tmp_path, capsys, "--strategy=sven,disttgl", f"--stages={given}", "--bytes={gradients: 0}", "--ranks=1"
     )
     assert [one["seconds_per_turn"] for one in found["forecasts"]] == [0.5, 0.25]
@@ -149,7 +149,7 @@ def test_each_strategy_may_take_something_else(tmp_path, capsys):
 def test_fewer_rows_travel_where_batches_are_split_by_destination(tmp_path, capsys):
     given = "{seconds: {backward: 0.000000001}, bytes: {rows: 1000000000, updates: 500000000}}"
     plans = "sven:staleness=0,sven:staleness=0:remote=0.5,sven:staleness=0:remote=0.5:ahead=0.5:micro_batches=2"
-    found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4")["forecasts"]
+    found = metrics(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4")["forecasts"]
     whole, half, ahead = (forecast["events_per_second"] for forecast in found)
     assert half == pytest.approx(2 * whole, rel=1e-2)
     assert ahead == pytest.approx(2 * whole, rel=1e-2)
@@ -161,11 +161,11 @@ def test_copies_that_are_cut_may_lie_on_several_hosts(tmp_path, capsys):
     words = "disttgl:store=sharded:memory=1:minibatch={}:epoch={},disttgl:store=sharded:memory=2:minibatch={}:epoch={}"
     words += ",disttgl:store=sharded:memory=4"
     plans = words.format(4, 1, 2, 1)
-    found = figures(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4", "--hosts=4", *link)
+    found = metrics(tmp_path, capsys, f"--strategy={plans}", f"--stages={given}", "--ranks=4", "--hosts=4", *link)
     seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
     # Of a rank's bytes 3/4 and 1/2 live on others, a megabyte a second leaves its host.
     assert seconds == pytest.approx([2 * 3 / 4, 2 * 1 / 2, 0], abs=1e-6)
-    found = figures(
+    found = metrics(
         tmp_path, capsys, f"--strategy={words.format(2, 2, 1, 2)}", f"--stages={given}", "--ranks=4", "--hosts=4", *link
     )
     seconds = [forecast["seconds_per_turn"] for forecast in found["forecasts"]]
@@ -192,15 +192,15 @@ def test_shares_of_rows_are_options_that_those_of_a_strategy_go_before(tmp_path,
     )  # fmt: skip
     left_open = ("sven", *named[1:2], "pipetgl", "pipetgl:targets=0.1", "disttgl:store=sharded", *named[5:])
     options = ["--ranks=2", "--local_link=1000:0", "--turns=8"]
-    known = figures(tmp_path, capsys, f"--strategy={','.join(named)}", f"--stages={GIVEN}", *options)["forecasts"]
-    found = figures(tmp_path, capsys, f"--strategy={','.join(left_open)}", f"--stages={given}", *options)["forecasts"]
+    known = metrics(tmp_path, capsys, f"--strategy={','.join(named)}", f"--stages={GIVEN}", *options)["forecasts"]
+    found = metrics(tmp_path, capsys, f"--strategy={','.join(left_open)}", f"--stages={given}", *options)["forecasts"]
     seconds = [[one["seconds_per_turn"] for one in forecasts] for forecasts in (known, found)]
     assert seconds[0] == seconds[1]
     assert seconds[0][0] < seconds[0][1]
     # Each strategy has its own, as `plan` writes them.
     own = {"strategies": {"sven": json.loads(given), "pipetgl": json.loads(GIVEN)}}
     options.append(f"--stages={json.dumps(own)}")
-    found = figures(tmp_path, capsys, "--strategy=sven,pipetgl:targets=0.9:repeated=0.8", *options)["forecasts"]
+    found = metrics(tmp_path, capsys, "--strategy=sven,pipetgl:targets=0.9:repeated=0.8", *options)["forecasts"]
     assert [one["seconds_per_turn"] for one in found] == [seconds[0][0], seconds[0][2]]
 
 
@@ -208,7 +208,7 @@ def test_a_share_may_be_all_rows(tmp_path, capsys):
     for written in ("pipetgl:targets=1:repeated=1", "sven:ahead=1"):
         outline = SimulatedPlan.of(written).outline(2)
         assert faults(programs(outline, 2, 6), outline, 2) == []
-        (found,) = figures(tmp_path, capsys, f"--strategy={written}", f"--stages={GIVEN}", "--ranks=2")["forecasts"]
+        (found,) = metrics(tmp_path, capsys, f"--strategy={written}", f"--stages={GIVEN}", "--ranks=2")["forecasts"]
         assert found["seconds_per_turn"] > sum(SECONDS.values()) / 2
 
 

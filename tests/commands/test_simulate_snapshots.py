@@ -1,4 +1,4 @@
-"""``lightning-tgnn simulate`` of strategies on snapshots: figures, pictures, and what is refused."""
+"""``lightning-tgnn simulate`` of strategies on snapshots: metrics, pictures, and what is refused."""
 
 import json
 import re

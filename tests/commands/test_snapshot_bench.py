@@ -28,20 +28,20 @@ def test_all_strategies_are_measured_in_two_processes(tmp_path):
     about = {"kind": "snapshots", "ranks": 2, "hosts": 1, "vertices": 60, "snapshots": 14, "groups_per_update": 4}
     assert {name: found[name] for name in about} == about
     assert list(found["strategies"]) == SnapshotBenchOptions().strategies.split(",")
-    for name, figures in found["strategies"].items():
+    for name, metrics in found["strategies"].items():
         head = name.partition(":")[0]
-        assert re.search(rf"{head}[^│]* +│ +{figures['seconds_per_epoch']:.3f} │", printed), printed
-        assert figures["seconds_per_epoch"] == max(figures["seconds_per_epoch_of_rounds"]) > 0
-        assert 0 <= figures["waiting_share"] < 1
-        kinds = figures["bytes_per_epoch_by_operation"]
-        assert sum(kinds.values()) == pytest.approx(figures["bytes_per_epoch"])
+        assert re.search(rf"{head}[^│]* +│ +{metrics['seconds_per_epoch']:.3f} │", printed), printed
+        assert metrics["seconds_per_epoch"] == max(metrics["seconds_per_epoch_of_rounds"]) > 0
+        assert 0 <= metrics["waiting_share"] < 1
+        kinds = metrics["bytes_per_epoch_by_operation"]
+        assert sum(kinds.values()) == pytest.approx(metrics["bytes_per_epoch"])
         assert kinds["gradients"] > 0
         hands_over = any(sent for operation, sent in kinds.items() if "hidden state" in operation)
         assert hands_over == (head == "snapshot_partition" or "processes_per_device=2" in name)
-        assert bool(figures["shared_memory_bytes_per_epoch"]) == hands_over
+        assert bool(metrics["shared_memory_bytes_per_epoch"]) == hands_over
         assert bool(kinds.get("features")) == (head == "vertex_partition")
-    # The same groups make up an update, the weights are the same at the start: so are the figures of the test.
-    tested = [figures["test_ap"] for figures in found["strategies"].values()]
+    # The same groups make up an update, the weights are the same at the start: so are the metrics of the test.
+    tested = [metrics["test_ap"] for metrics in found["strategies"].values()]
     assert tested == pytest.approx(tested[:1] * len(tested), abs=0.02)
 
 
@@ -52,8 +52,8 @@ def test_a_stream_is_cut_and_trained_on_two_hosts(tmp_path):
     said = run_commands(tmp_path, ["bench", *source, *TINY, *limits, f"--output={tmp_path}"], hosts=2)
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["hosts"], found["snapshots"], found["task"]["model"]) == (2, 12, "evolvegcn_o")
-    (figures,) = found["strategies"].values()
-    sent = {operation: size for operation, size in figures["bytes_per_epoch_by_operation"].items() if size}
+    (metrics,) = found["strategies"].values()
+    sent = {operation: size for operation, size in metrics["bytes_per_epoch_by_operation"].items() if size}
     assert list(sent) == ["gradients"]  # nothing else travels between devices
     assert sum("s/epoch" in text for text in said) == 1  # one of them reports
 

@@ -101,7 +101,7 @@ SHARING = {"blad, shared": (groups("tgcn"), blad_sharing)}
 
 
 def fitted(name, device, ranks=1, epochs=2, callbacks=(), ckpt_path=None, **options):
-    """Return losses, figures of validation and weights of a fit, on the CPU; ranks have one device in common."""
+    """Return losses, metrics of validation and weights of a fit, on the CPU; ranks have one device in common."""
     make, strategy = (FITS | ALONE | SEVERAL | SHARING | POWERSGD)[name]
     (data, task), record = make(), Record()
     shared = torch.device("cuda", 0) if device == "cuda" else torch.device("cpu")
@@ -116,10 +116,10 @@ def fitted(name, device, ranks=1, epochs=2, callbacks=(), ckpt_path=None, **opti
         **settings | options,
     )
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
-    figures = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val")}
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if key.startswith("val")}
     return {
         "losses": torch.tensor(record.losses),
-        "figures": figures,
+        "figures": metrics,
         "weights": torch.cat([weight.detach().flatten().cpu() for weight in task.parameters()]),
     }
 

@@ -97,7 +97,7 @@ def task_and_data(name, noise=1.0):
 
 
 def table_of(logger):
-    """Return the steps and some figures of the rows that a logger has written."""
+    """Return the steps and some metrics of the rows that a logger has written."""
     with (Path(logger.log_dir) / "metrics.csv").open(newline="") as file:
         return [
             (row["step"], row.get("train/loss"), row.get("train/events_per_second")) for row in csv.DictReader(file)

@@ -67,8 +67,8 @@ def train(rank, strategy, workers, callbacks=(), ckpt_path=None, **options):
     options = {"epochs": 2, "callbacks": [talk, *callbacks], "ckpt_path": ckpt_path, **options}
     found = fit(data, task, strategy(), RANKS, **options)
     found["trainer"].test(task, data, verbose=False)
-    figures = {name: float(value) for name, value in found["trainer"].callback_metrics.items()}
-    return found | {"figures": figures, "messages": talk.messages, "sent": talk.sent}
+    metrics = {name: float(value) for name, value in found["trainer"].callback_metrics.items()}
+    return found | {"figures": metrics, "messages": talk.messages, "sent": talk.sent}
 
 
 def check_equal(found, expected, rank):

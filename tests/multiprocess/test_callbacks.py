@@ -172,7 +172,7 @@ def monitored(name, folder):
 
 
 def edge_bank(strategy, ranks):
-    """Return the figures of the baseline in validation and test, with one global batch for any number of ranks."""
+    """Return the metrics of the baseline in validation and test, with one global batch for any number of ranks."""
     data, task = build("jodie", 24 // ranks)
     outcome = fit(data, task, strategy, ranks, callbacks=[EdgeBankBaseline()], epochs=1)
     (tested,) = outcome["trainer"].test(task, datamodule=data, verbose=False)

@@ -86,7 +86,7 @@ def fit(
         log_every_n_steps=1,
     )
     trainer.fit(task, datamodule=data, ckpt_path=ckpt_path)
-    figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     plan = getattr(trainer.strategy, "planned", None)
     state = getattr(trainer.strategy, "replica_state", None)
     replicas, controller = state and state.replicas, state and state.controller
@@ -99,7 +99,7 @@ def fit(
         "losses": torch.stack(recorder.losses),
         "gradients": torch.stack(recorder.gradients),
         "weights": {name: value.clone() for name, value in task.state_dict().items()},
-        "figures": figures,
+        "figures": metrics,
         "answer": answer,
         "threshold": replicas and (replicas.threshold, dict(replicas.thresholds)),
         "mean": controller and controller.mean,

@@ -14,7 +14,7 @@ from tests.multiprocess.test_cdfgnn import Recorder, graph
 from tests.multiprocess.training import as_torchrun
 
 OPTIONS = {
-    "plain": {"enable_progress_bar": True},  # it asks for figures on rank 0 alone
+    "plain": {"enable_progress_bar": True},  # it asks for metrics on rank 0 alone
     "clipped norm": {"gradient_clip_val": 0.05},
     "clipped values": {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
     "accumulated": {"accumulate_grad_batches": 2},
@@ -61,11 +61,11 @@ def fitted(name, ranks, strategy, folder):
     runner.fit(task, datamodule=data)
     best = keep.best_model_path
     loaded, again = Descent("gcn", hidden_dim=8, **settings), trainer(ranks, strategy())
-    (figures,) = again.validate(loaded, data, ckpt_path=best, verbose=False)
-    figures |= again.test(loaded, data, ckpt_path=best, verbose=False)[0]
+    (metrics,) = again.validate(loaded, data, ckpt_path=best, verbose=False)
+    metrics |= again.test(loaded, data, ckpt_path=best, verbose=False)[0]
     (answer,) = again.predict(loaded, data, ckpt_path=best)
     chosen = best.rsplit("/", 1)[1], runner.current_epoch
-    return {"losses": torch.stack(recorder.losses), "figures": figures, "answer": answer, "chosen": chosen}
+    return {"losses": torch.stack(recorder.losses), "figures": metrics, "answer": answer, "chosen": chosen}
 
 
 class Fails(pl.Callback):

@@ -1,7 +1,7 @@
 """Losses, weights and memory as they were written down.
 
 Other tests compare several ranks with one process, and do not see both change together: other negatives, another order
-of random numbers, other first weights. Figures are held to 1e-5, not to the bit, because processors add in different
+of random numbers, other first weights. Metrics are held to 1e-5, not to the bit, because processors add in different
 orders: over these few steps that changes them by 2e-7 (with vector instructions and without).
 """
 
@@ -16,7 +16,7 @@ from tests.multiprocess.training import as_torchrun, build, fit
 GLOBAL_BATCH = 24
 
 # By strategy and model: the mean of the ranks' losses at the first, the middle and the last step, the sum of absolute
-# weights at the end, and that of the memory's entries. After a change that is meant to change figures, print what
+# weights at the end, and that of the memory's entries. After a change that is meant to change metrics, print what
 # `one_process` and `two_ranks` return.
 RECORDED = {
     ("auto", "tgn"): [1.4040332, 1.4209824, 1.3859856, 2204.6302, 43.144405],
@@ -87,5 +87,5 @@ def two_ranks():
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("run", [one_process, two_ranks])
 def test_training_gives_the_figures_of_the_record(run):
-    for case, figures in run().items():
-        assert figures == pytest.approx(RECORDED[case], rel=1e-5), case
+    for case, metrics in run().items():
+        assert metrics == pytest.approx(RECORDED[case], rel=1e-5), case

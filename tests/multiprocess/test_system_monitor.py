@@ -1,4 +1,4 @@
-"""The monitor on two ranks under every strategy: figures are those of all ranks, each row and each score once."""
+"""The monitor on two ranks under every strategy: metrics are those of all ranks, each row and each score once."""
 
 import json
 from pathlib import Path

@@ -28,7 +28,7 @@ class Record(Callback):
 
 
 class Quiet:
-    """A task whose figures of training nobody asks for: Lightning's keeping of them takes a third of a small step.
+    """A task whose metrics of training nobody asks for: Lightning's keeping of them takes a third of a small step.
 
     Those of an evaluation are as this rank has them. They have to be equal on all ranks already; their means would hide
     where they are not, and take two collectives each.
@@ -38,11 +38,11 @@ class Quiet:
         if not name.startswith("train/"):
             super().log(name, *arguments, **options | {"sync_dist": False})
 
-    def figures(self, metrics):
+    def metrics(self, metrics):
         """Those of a validation in the middle of a fit are asked for by nobody; each is gathered from all ranks."""
         trainer = self.trainer
         is_last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
-        return super().figures(metrics) if is_last or trainer.state.fn != "fit" else {}
+        return super().metrics(metrics) if is_last or trainer.state.fn != "fit" else {}
 
 
 class QuietLinks(Quiet, LinkPrediction):

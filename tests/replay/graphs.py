@@ -64,7 +64,7 @@ class Graphs:
         return [loss for loss, _ in outcomes]
 
     def validate(self):
-        """Return the figures over the vertices of all ranks."""
+        """Return the metrics over the vertices of all ranks."""
 
         @torch.no_grad()
         def step(rank, task, part):

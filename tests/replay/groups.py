@@ -88,11 +88,11 @@ class Groups:
 
     @torch.no_grad()
     def validate(self):
-        """Return the figures over all groups."""
+        """Return the metrics over all groups."""
         self.task.eval()
         for number, batch in enumerate(self.data.val_dataloader()):
             self.task.validation_step(batch, number)
-        return {f"val/{name}": float(value) for name, value in self.task.figures(self.task.val_metrics).items()}
+        return {f"val/{name}": float(value) for name, value in self.task.metrics(self.task.val_metrics).items()}
 
     def state(self):
         return None

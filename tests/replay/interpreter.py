@@ -27,14 +27,14 @@ class Replay:
         gradients: By rank, what each update that it hears of has applied, [G] each, in the order of the parameters.
         weights: By name.
         state: Tables of every copy of node state; None for graphs.
-        figures: Of the validation after the last turn.
+        metrics: Of the validation after the last turn.
     """
 
     losses: torch.Tensor
     gradients: list
     weights: dict
     state: list | None
-    figures: dict
+    metrics: dict
 
 
 def replay(plan, task, data, epochs, *, clip=None, accumulate=1):
@@ -59,8 +59,8 @@ def replay(plan, task, data, epochs, *, clip=None, accumulate=1):
 
 
 def make_acquainted(task, data):
-    """Stand in for the Trainer: task and data ask it for each other, and figures for those of all ranks."""
-    strategy = SimpleNamespace(reduce=lambda figures, reduce_op: figures)  # each rank its own; see `Graphs`
+    """Stand in for the Trainer: task and data ask it for each other, and metrics for those of all ranks."""
+    strategy = SimpleNamespace(reduce=lambda metrics, reduce_op: metrics)  # each rank its own; see `Graphs`
     trainer = SimpleNamespace(lightning_module=task, datamodule=data, strategy=strategy, testing=False, global_rank=0)
     trainer.progress_bar_callback = None
     trainer.callbacks = []

@@ -103,14 +103,14 @@ class Streams:
 
     @torch.no_grad()
     def validate(self):
-        """Continue behind the training split; figures are over the events of all ranks."""
+        """Continue behind the training split; metrics are over the events of all ranks."""
         self.task.eval()
         loaders, plan = self.followed(self.data.val_dataloader()), self.plan
         over = Pass(len(loaders[0].events), self.data.batch_size)
         turns = [plan.schedule.turns(plan.layout, rank, over) for rank in range(plan.layout.ranks)]
         for number, per_rank in enumerate(zip(*turns, strict=True)):
             self.run(per_rank, loaders, lambda rank, batch, number=number: self.task.validation_step(batch, number))
-        return {f"val/{name}": float(value) for name, value in self.task.figures(self.task.val_metrics).items()}
+        return {f"val/{name}": float(value) for name, value in self.task.metrics(self.task.val_metrics).items()}
 
     def run(self, turns, loaders, step):
         """Run a step for each rank: one global batch after the other, its ranks on one node state."""

@@ -601,14 +601,14 @@ def nearly_all_close(ours, theirs, what):
     assert torch.isclose(ours, theirs, rtol=1e-3, atol=1e-5).float().mean() > 0.9, what
 
 
-def assert_same(outcomes, wanted, figures, compared=close):
+def assert_same(outcomes, wanted, metrics, compared=close):
     """Compare what all ranks have in common, and node state, which the first rank of each copy has whole."""
     for rank, outcome in enumerate(outcomes):
         ours, theirs = (torch.stack([*gradients]) for gradients in (outcome["gradients"], wanted["gradients"][rank]))
         compared(ours, theirs, f"gradients of rank {rank}")
         for name, value in wanted["weights"].items():
             close(outcome["weights"][name], value, f"rank {rank}: {name}")
-        for name, value in figures.items():
+        for name, value in metrics.items():
             # A pair of scores that differ by rounding may change places; of 21 events that is 1 / 441 of the AUC.
             assert outcome["val"][name] == pytest.approx(value, abs=3e-3), (rank, name)
     for ranks, state in zip(outcomes[0]["plan"].layout.copies, wanted["state"] or (), strict=bool(wanted["state"])):
@@ -672,7 +672,7 @@ def test_every_strategy_equals_its_replay(ranks, number, found):
         close(losses if by_rank else losses.mean(1), wanted.losses if by_rank else wanted.losses.mean(1), "losses")
         compression = getattr(plan.updates, "compression", None)
         compared = close if compression is None else nearly_all_close if by_rank else all_near
-        assert_same(outcomes, vars(wanted), wanted.figures, compared)
+        assert_same(outcomes, vars(wanted), wanted.metrics, compared)
         if isinstance(compression, BFloat16) and ranks > 1:
             applied = outcomes[0]["gradients"]
             assert torch.equal(applied, applied.bfloat16().float())

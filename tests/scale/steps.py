@@ -103,6 +103,6 @@ def cut(folder: Path, edges: int, nodes: int) -> dict:
 if __name__ == "__main__":
     step, place, *sizes = sys.argv[1:]
     steps = {"write": write, "inspect": inspect, "sort": sort, "sample": sample, "train": train, "cut": cut}
-    figures = steps[step](Path(place), *map(int, sizes))
+    metrics = steps[step](Path(place), *map(int, sizes))
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(json.dumps(figures), flush=True)
+        print(json.dumps(metrics), flush=True)

@@ -56,10 +56,10 @@ def run(step, folder, *sizes):
         said = started.communicate()[0]
         watcher.join()
     assert started.returncode == 0, step
-    figures = json.loads(said.splitlines()[-1])
-    print(f"{step}: {time.perf_counter() - begin:.0f} s, {most / 2**30:.1f} GiB resident, {figures}", flush=True)
+    metrics = json.loads(said.splitlines()[-1])
+    print(f"{step}: {time.perf_counter() - begin:.0f} s, {most / 2**30:.1f} GiB resident, {metrics}", flush=True)
     assert 0 < most < MOST
-    return figures
+    return metrics
 
 
 def test_a_stream_of_the_size_of_gdelt_is_written_inspected_sorted_sampled_and_trained(tmp_path):

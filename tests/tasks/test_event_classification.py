@@ -153,7 +153,7 @@ class TwoFigures(EdgeClassification):
         return MetricCollection({**super().make_metric(info), **of_classes}, compute_groups=False)
 
 
-def test_a_collection_of_metrics_names_its_figures():
+def test_a_collection_of_metrics_names_its_metrics():
     store = labelled(classes(np.random.default_rng(0)))
     found = []
     for kind in (EdgeClassification, TwoFigures):

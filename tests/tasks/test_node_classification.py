@@ -41,9 +41,9 @@ def test_it_learns(model):
     runner = trainer(strategy=CDFGNNStrategy(), callbacks=[CacheThreshold()], max_epochs=80)
     runner.fit(task, datamodule=data())
     assert runner.callback_metrics["train/accuracy"] > 0.9
-    (figures,) = runner.test(task, datamodule=data(), verbose=False)
-    assert figures["test/accuracy"] > 0.8
-    assert figures["test/f1"] > 0.7
+    (metrics,) = runner.test(task, datamodule=data(), verbose=False)
+    assert metrics["test/accuracy"] > 0.8
+    assert metrics["test/f1"] > 0.7
     (answer,) = runner.predict(task, datamodule=data())
     assert answer["probability"].sum(1).allclose(torch.ones(200))
 

@@ -238,8 +238,8 @@ def test_it_tells_labels_too(tmp_path, kind):
         run.save_checkpoint(tmp_path / "a.ckpt")
         own = {name: value for name, value in arguments.items() if name in ("model", "message")}
         loaded = kind.load_from_checkpoint(tmp_path / "a.ckpt", **own)
-        (figures,) = trainer().test(task, datamodule=data_module(store=store), verbose=False)
-        assert trainer().test(loaded, datamodule=data_module(store=store), verbose=False) == [figures]
+        (metrics,) = trainer().test(task, datamodule=data_module(store=store), verbose=False)
+        assert trainer().test(loaded, datamodule=data_module(store=store), verbose=False) == [metrics]
         assert Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store=store), **own).embed(0).shape[0] == 1
 
 
@@ -401,13 +401,13 @@ class Double(MeanModel):
 
 
 def test_embeddings_may_be_computed_with_times_in_64_bits():
-    figures = []
+    metrics = []
     for model in (MeanModel, Double):
         pl.seed_everything(0, verbose=False)
         run = trainer(max_epochs=1)
         run.fit(LinkPrediction(model), datamodule=data_module())
-        figures.append(float(run.callback_metrics["val/ap"]))
-    assert figures[0] == figures[1]
+        metrics.append(float(run.callback_metrics["val/ap"]))
+    assert metrics[0] == metrics[1]
 
 
 class OneTensor(LinkPrediction):

@@ -369,11 +369,11 @@ def test_an_evaluation_that_broke_off_leaves_no_trace(tmp_path):
             raise RuntimeError("power cut")
 
     task, run = fitted(tmp_path)
-    before, figures = state_of(task), dict(run.callback_metrics)
+    before, metrics = state_of(task), dict(run.callback_metrics)
     with pytest.raises(RuntimeError, match="power cut"):
         trainer(tmp_path, callbacks=[Stop()]).validate(task, datamodule=data_module(), verbose=False)
     again = trainer(tmp_path).validate(task, datamodule=data_module(), verbose=False)[0]
-    assert again["val/ap"] == pytest.approx(float(figures["val/ap"]), abs=1e-6)
+    assert again["val/ap"] == pytest.approx(float(metrics["val/ap"]), abs=1e-6)
     assert_same_state(state_of(task), before)
 
 

@@ -50,8 +50,8 @@ class Journal(Callback):
 
     def on_validation_end(self, trainer, module):
         loop = trainer.fit_loop.epoch_loop
-        figures = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
-        self.written["validation", trainer.current_epoch, loop.batch_idx] = (figures, loop._batches_that_stepped)
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+        self.written["validation", trainer.current_epoch, loop.batch_idx] = (metrics, loop._batches_that_stepped)
 
     def on_train_epoch_end(self, trainer, module):
         self.written["epoch", trainer.current_epoch] = trainer.global_step

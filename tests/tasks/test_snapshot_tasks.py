@@ -90,10 +90,10 @@ def test_link_prediction_learns_communities(model):
     data, task = structured(), link_task(model, hidden_dim=32, lr=0.02)
     run = fitted(task, data, 15, num_sanity_val_steps=0)
     assert 0 < float(run.callback_metrics["train/loss"]) < 1.3  # 1.39 where nothing is known
-    (figures,) = run.test(task, datamodule=data, verbose=False)
-    assert figures["test/ap"] > 0.6  # half of the negatives are of the other community: 2 / 3, and the AUC 3 / 4
-    assert figures["test/auc"] > 0.68
-    assert {name.removeprefix("test/") for name in figures} == {"ap", "auc", "mrr", "expected_mrr"}
+    (metrics,) = run.test(task, datamodule=data, verbose=False)
+    assert metrics["test/ap"] > 0.6  # half of the negatives are of the other community: 2 / 3, and the AUC 3 / 4
+    assert metrics["test/auc"] > 0.68
+    assert {name.removeprefix("test/") for name in metrics} == {"ap", "auc", "mrr", "expected_mrr"}
     answers = run.predict(task, datamodule=data)
     assert len(answers) == 2
     group = next(iter(data.test_dataloader())).groups[0]
@@ -112,9 +112,9 @@ def test_classification_learns(kind, task, figure, least):
     torch.manual_seed(0)
     data, task = structured(kind, 2), task("tgcn", hidden_dim=16, lr=0.02)
     run = fitted(task, data, 20, num_sanity_val_steps=0)
-    (figures,) = run.test(task, datamodule=data, verbose=False)
-    assert {name.removeprefix("test/") for name in figures} == {"accuracy", "f1", "ap", "auc"}
-    assert figures[f"test/{figure}"] > least
+    (metrics,) = run.test(task, datamodule=data, verbose=False)
+    assert {name.removeprefix("test/") for name in metrics} == {"accuracy", "f1", "ap", "auc"}
+    assert metrics[f"test/{figure}"] > least
     answer = run.predict(task, datamodule=data)[0][0]
     assert answer["probability"].shape == (len(data.targets[-2]), 2)
     assert sorted(answer) == sorted(["probability", *task.ends])
@@ -138,18 +138,18 @@ def test_regression_learns():
     torch.manual_seed(0)
     data, task = structured("numbers", 1), SnapshotNodeRegression("evolvegcn_o", hidden_dim=8, lr=0.03)
     run = fitted(task, data, 20, num_sanity_val_steps=0)
-    (figures,) = run.test(task, datamodule=data, verbose=False)
+    (metrics,) = run.test(task, datamodule=data, verbose=False)
     labels = torch.cat([targets.labels for targets in data.targets[-2:]])
-    assert 0 < figures["test/mae"] < 0.6 * (labels - labels.mean()).abs().mean()
+    assert 0 < metrics["test/mae"] < 0.6 * (labels - labels.mean()).abs().mean()
     values = torch.cat([answer["value"] for (answer,) in run.predict(task, datamodule=data)])
-    assert figures["test/rmse"] == pytest.approx((values - labels).square().mean().sqrt().item(), rel=1e-4)
+    assert metrics["test/rmse"] == pytest.approx((values - labels).square().mean().sqrt().item(), rel=1e-4)
 
 
-def test_three_classes_have_no_binary_figures():
+def test_three_classes_have_no_binary_metrics():
     data = structured("vertices", 3)
     task = SnapshotNodeClassification(hidden_dim=4)
-    (figures,) = fitted(task, data).test(task, datamodule=data, verbose=False)
-    assert sorted(figures) == ["test/accuracy", "test/f1"]
+    (metrics,) = fitted(task, data).test(task, datamodule=data, verbose=False)
+    assert sorted(metrics) == ["test/accuracy", "test/f1"]
 
 
 class OfTorchmetrics(SnapshotNodeClassification):
@@ -251,13 +251,13 @@ def test_ranks_among_all_vertices(num_kept, monkeypatch):
 
 
 def test_all_candidates_leave_the_other_figures_as_they_are():
-    data, figures = structured(), []
+    data, metrics = structured(), []
     for candidates in ("negatives", "all"):
         task = link_task(evaluate_candidates=candidates)
         run = fitted(task, data, num_sanity_val_steps=0)
-        figures.append(run.validate(task, datamodule=data, verbose=False)[0])
-    assert figures[0]["val/ap"] == figures[1]["val/ap"]
-    assert figures[0]["val/mrr"] > figures[1]["val/mrr"]
+        metrics.append(run.validate(task, datamodule=data, verbose=False)[0])
+    assert metrics[0]["val/ap"] == metrics[1]["val/ap"]
+    assert metrics[0]["val/mrr"] > metrics[1]["val/mrr"]
 
 
 class Ending(pl.Callback):

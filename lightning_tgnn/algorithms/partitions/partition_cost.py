@@ -23,7 +23,7 @@ class BalanceReport:
         maximum: The largest cost.
         max_over_mean: The largest cost over the mean cost. It is 1 in perfect balance, and also without any traffic.
         saved: int64 [M], the printed Eq. 5: demand of each rank for its own nodes. That traffic is *saved*: minimising
-            its maximum would minimise the wrong quantity. The field is here to compare with the paper's figures.
+            its maximum would minimise the wrong quantity. The field is here to compare with the paper's metrics.
     """
 
     matrix: Tensor

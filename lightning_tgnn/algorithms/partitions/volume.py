@@ -1,6 +1,6 @@
 """How many elements a batch moves between ranks: Sven, DepComm and DepCache (Sven, section 3.2 and appendix C).
 
-All figures are elements summed over ranks. A row counts twice, at its sender and at its receiver. Rows are assumed to
+All metrics are elements summed over ranks. A row counts twice, at its sender and at its receiver. Rows are assumed to
 be spread evenly, so that a share (M - 1) / M of the rows that a rank needs is on another rank.
 """
 

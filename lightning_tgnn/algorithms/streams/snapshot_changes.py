@@ -10,7 +10,7 @@ CHANGES = ("new_vertices", "lost_vertices", "new_edges", "lost_edges")
 
 
 def snapshot_changes(snapshots: Iterable[tuple[np.ndarray, np.ndarray]], num_nodes: int) -> dict[str, np.ndarray]:
-    """Return the figures of each of T snapshots.
+    """Return the metrics of each of T snapshots.
 
     Args:
         snapshots: Sources and destinations of the edges of each snapshot, int64 [e].

@@ -1,4 +1,4 @@
-"""The comparison that `bench` runs: where strategies train, in which turns, and which figures are kept."""
+"""The comparison that `bench` runs: where strategies train, in which turns, and which metrics are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.contestants import Contestant, describe_plain_gradients
-from lightning_tgnn.commands.bench.meters import Figures, Meter
+from lightning_tgnn.commands.bench.meters import Meter, Metrics
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.data import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
 from lightning_tgnn.files.whole import check_place, write_text
@@ -155,7 +155,7 @@ class Comparison:
         speed: The figure by which rounds are ordered.
         higher_is_faster: Whether it is a rate, not a time.
         alone: Metrics of one process, by the name of its row; may be empty.
-        last_round: Figures that count of the last round.
+        last_round: Metrics that count of the last round.
         updates: Of the weights, counted from 0: those that are measured.
     """
 
@@ -164,22 +164,22 @@ class Comparison:
     data: TemporalDataModule | FullGraphDataModule | SnapshotDataModule
     task: Callable[..., pl.LightningModule]
     task_options: dict[str, Any]
-    about: Figures
+    about: Metrics
     measured: Callable[[bool], tuple[Meter, Limits]]
-    learnt: Callable[[pl.Trainer, pl.LightningModule, bool], Figures]
+    learnt: Callable[[pl.Trainer, pl.LightningModule, bool], Metrics]
     speed: str
     higher_is_faster: bool
-    alone: dict[str, Figures]
+    alone: dict[str, Metrics]
     last_round: Sequence[str]
     updates: range
 
 
 @without_setup_notes()
-def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures], Figures]:
+def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Metrics], Metrics]:
     """Train with each contestant in every round; bench.json gets what there is after each.
 
     Returns:
-        Figures of every contestant, and how they were measured.
+        Metrics of every contestant, and how they were measured.
 
     Raises:
         InvalidArgumentError: bench.json cannot be written.
@@ -188,7 +188,7 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
     _check_output(Path(run.output))  # before training, which takes minutes
     about = {"kind": comparison.kind, "source": str(comparison.data.source), "ranks": processes.ranks}
     about |= {"hosts": processes.num_nodes, **comparison.about, "rounds": run.rounds, **comparison.alone}
-    runs: dict[str, list[Figures]] = {name: [] for name in comparison.contestants}
+    runs: dict[str, list[Metrics]] = {name: [] for name in comparison.contestants}
     for line in describe_plain_gradients(comparison.contestants, comparison.updates) if processes.ranks > 1 else ():
         say(line)
     for number, name in product(range(run.rounds), comparison.contestants):
@@ -202,20 +202,20 @@ def compare(comparison: Comparison, run: RunOptions) -> tuple[dict[str, Figures]
     return results, about
 
 
-def _trained(comparison: Comparison, run: RunOptions, strategy: PlanRunner, *, is_last: bool) -> Figures:
+def _trained(comparison: Comparison, run: RunOptions, strategy: PlanRunner, *, is_last: bool) -> Metrics:
     """Train a new task and return what was measured."""
     meter, limits = comparison.measured(is_last)
     trainer, task = run.trainer(strategy, meter, limits), comparison.task(**comparison.task_options)
     pl.seed_everything(comparison.data.seed, verbose=False)
     trainer.fit(task, datamodule=comparison.data)
-    return {**meter.figures(), **comparison.learnt(trainer, task, is_last)}
+    return {**meter.metrics(), **comparison.learnt(trainer, task, is_last)}
 
 
-def _median_round(found: list[Figures], comparison: Comparison) -> Figures:
+def _median_round(found: list[Metrics], comparison: Comparison) -> Metrics:
     """Return the round of median speed, the slower of two, with the speed of all rounds and what counts of the last."""
     speed = comparison.speed
-    ordered = sorted(found, key=lambda figures: figures[speed], reverse=not comparison.higher_is_faster)
-    by_round = {f"{speed}_of_rounds": [figures[speed] for figures in found]}
+    ordered = sorted(found, key=lambda metrics: metrics[speed], reverse=not comparison.higher_is_faster)
+    by_round = {f"{speed}_of_rounds": [metrics[speed] for metrics in found]}
     last_round = {name: found[-1][name] for name in comparison.last_round}
     return {**ordered[(len(found) - 1) // 2], **by_round, **last_round}
 
@@ -226,5 +226,5 @@ def _check_output(folder: Path) -> None:
 
 
 @rank_zero_only
-def _write(folder: Path, figures: Figures) -> None:
-    write_text(folder / _FILE, json.dumps(figures, indent=1))
+def _write(folder: Path, metrics: Metrics) -> None:
+    write_text(folder / _FILE, json.dumps(metrics, indent=1))

@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.meters import Figures, Meter, StepMeter
+from lightning_tgnn.commands.bench.meters import Meter, Metrics, StepMeter
 from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_bench
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
@@ -28,7 +28,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: events
   lightning-tgnn bench --config RECIPE                              on the data and the model of a recipe of fit
   lightning-tgnn bench --kind graph --help                          strategies for static graphs
 
-Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all metrics.
 """
 
 
@@ -65,7 +65,7 @@ def event_options() -> Options:
 def bench_events(
     own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
-    """Train, compare and keep the figures.
+    """Train, compare and keep the metrics.
 
     Args:
         own: Arguments of `BenchOptions`.
@@ -137,6 +137,6 @@ def _limits(epochs: int, steps: int) -> Limits:
     return Limits(1, steps, 0)
 
 
-def _average_precision(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
+def _average_precision(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Metrics:
     ap = trainer.callback_metrics.get("val/ap")
     return {"val_ap": None if ap is None else float(ap)}

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.meters import EpochMeter, Figures, Meter
+from lightning_tgnn.commands.bench.meters import EpochMeter, Meter, Metrics
 from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_graph_bench
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
@@ -26,7 +26,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: second
   lightning-tgnn bench --kind graph                                 on a generated graph
   lightning-tgnn bench --kind events --help                         strategies for streams
 
-Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures.
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all metrics.
 There is no dropout unless it is given: it changes every row in every epoch, which leaves a cache little to save.
 """
 
@@ -69,7 +69,7 @@ def graph_options() -> Options:
 def bench_graph(
     own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
-    """Train, compare and keep the figures.
+    """Train, compare and keep the metrics.
 
     Args:
         own: Arguments of `GraphBenchOptions`.
@@ -87,7 +87,7 @@ def bench_graph(
     def measured(is_last: bool) -> tuple[Meter, Limits]:
         return EpochMeter(options.warmup, options.epochs), Limits(options.epochs, val_batches=0)
 
-    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
+    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Metrics:
         trained = float(trainer.callback_metrics["train/accuracy"])
         (tested,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
         return {"train_accuracy": trained, "test_accuracy": tested.get("test/accuracy")}

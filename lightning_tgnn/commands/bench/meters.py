@@ -17,7 +17,7 @@ from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.types import EventBatch
 
-Figures = dict[str, Any]
+Metrics = dict[str, Any]
 """Plain values by name, as bench.json has them."""
 
 # Control flow of an exchange: everybody has to wait for it before anything can be hidden.
@@ -56,7 +56,7 @@ class Measurement:
         in_flight = sum(flow.in_flight for flow in flows)
         return 1 - sum(flow.waited for flow in flows) / in_flight if in_flight else None
 
-    def figures(self) -> Figures:
+    def metrics(self) -> Metrics:
         """Return all of it as plain values."""
         return {
             "events_per_second": self.events_per_second,
@@ -97,7 +97,7 @@ class EpochMeasurement:
         """Share of the rows that went; None where nothing has to."""
         return self.rows_sent / self.rows_possible if self.rows_possible else None
 
-    def figures(self) -> Figures:
+    def metrics(self) -> Metrics:
         """Return all of it as plain values."""
         return {
             "seconds_per_epoch": self.seconds_per_epoch,
@@ -114,7 +114,7 @@ class Meter(pl.Callback, ABC):
     """Measures training under a `PlanRunner`."""
 
     @abstractmethod
-    def figures(self) -> Figures:
+    def metrics(self) -> Metrics:
         """Return what was measured as plain values, once training has ended."""
 
 
@@ -132,10 +132,10 @@ class WarmMeter(Meter):
         self._begin = 0.0
         self._measurement: Measurement | EpochMeasurement | None = None
 
-    def figures(self) -> Figures:
+    def metrics(self) -> Metrics:
         """Return what was measured as plain values, once training has ended."""
         assert self._measurement is not None
-        return self._measurement.figures()
+        return self._measurement.metrics()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: STEP_OUTPUT, batch: object, batch_idx: int
@@ -208,8 +208,8 @@ class EpochMeter(WarmMeter):
 
 def reduced(strategy: PlanRunner, values: Sequence[float], operation: str) -> list[float]:
     """Return the sum or the maximum of each value over the ranks."""
-    figures = torch.tensor(values, dtype=torch.float64, device=strategy.root_device)
-    return strategy.reduce(figures, reduce_op=operation).tolist()
+    metrics = torch.tensor(values, dtype=torch.float64, device=strategy.root_device)
+    return strategy.reduce(metrics, reduce_op=operation).tolist()
 
 
 def summed_flows(strategy: PlanRunner, flows: Mapping[str, Flow]) -> dict[str, Flow]:

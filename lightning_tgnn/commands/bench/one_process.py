@@ -18,13 +18,13 @@ from lightning.fabric.plugins.environments import SLURMEnvironment
 
 from lightning_tgnn.checks import LightningTGNNError, refusal
 from lightning_tgnn.commands.bench.comparison import RunOptions
-from lightning_tgnn.commands.bench.meters import Figures
+from lightning_tgnn.commands.bench.meters import Metrics
 from lightning_tgnn.commands.bench.tables import ALONE
 
 
 def measured_alone(
     bench: Callable[..., None], strategy: str, own: dict[str, Any], run_options: dict[str, Any], *others: dict[str, Any]
-) -> dict[str, Figures]:
+) -> dict[str, Metrics]:
     """Return the metrics of one process under `ALONE`; nothing where nobody asked, or in a process that was started.
 
     It is measured before the others are started, in a process of its own, so that it has all cores.

@@ -13,7 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
 from lightning_tgnn.commands.bench.contestants import contestants_of
-from lightning_tgnn.commands.bench.meters import Figures, Meter, reduced, summed_flows
+from lightning_tgnn.commands.bench.meters import Meter, Metrics, reduced, summed_flows
 from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
@@ -30,7 +30,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: second
     --no-python lightning-tgnn bench --kind snapshots --source soc-sign-bitcoinotc.csv.gz --num_snapshots 60
   lightning-tgnn bench --kind events --help                         strategies for streams
 
-Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all figures. An update
+Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all metrics. An update
 has the same groups under every strategy: batch_size counts those of all ranks together.
 """
 
@@ -78,7 +78,7 @@ def snapshot_options() -> Options:
 def bench_snapshots(
     own: dict[str, Any], run_options: dict[str, Any], data_options: dict[str, Any], task_options: dict[str, Any]
 ) -> None:
-    """Train, compare and keep the figures.
+    """Train, compare and keep the metrics.
 
     Args:
         own: Arguments of `SnapshotBenchOptions`.
@@ -97,7 +97,7 @@ def bench_snapshots(
         meter = SnapshotMeter(options.warmup, options.epochs, options.groups_per_update)
         return meter, Limits(options.epochs, val_batches=0)
 
-    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Figures:
+    def learnt(trainer: pl.Trainer, task: pl.LightningModule, is_last: bool) -> Metrics:
         (found,) = trainer.test(task, datamodule=data, verbose=False) if is_last else [{}]
         return {"test_ap": found.get("test/ap")}
 
@@ -141,11 +141,11 @@ class SnapshotMeter(Meter):
         self._warmup, self._last, self._groups = warmup, epochs, groups
         self._begin = 0.0
         self._waited, self._moved = 0.0, 0
-        self._figures: Figures = {}
+        self._metrics: Metrics = {}
 
     @override
-    def figures(self) -> Figures:
-        return self._figures
+    def metrics(self) -> Metrics:
+        return self._metrics
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -178,7 +178,7 @@ class SnapshotMeter(Meter):
         shares, moved = reduced(strategy, [waited / seconds, float(_moved(strategy) - self._moved)], "sum")
         epochs = self._last - self._warmup
         flows = summed_flows(strategy, self._traffic(strategy))
-        self._figures = {
+        self._metrics = {
             "seconds_per_epoch": slowest / epochs,
             "waiting_share": shares / strategy.world_size,
             "bytes_per_epoch": sum(flow.sent for flow in flows.values()) / epochs,

@@ -39,7 +39,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
     """Print what was measured.
 
     Args:
-        results: Figures of every strategy.
+        results: Metrics of every strategy.
         about: How they were measured.
         output: Folder of the JSON file.
     """

@@ -116,7 +116,7 @@ _DESCRIPTION = """Look at a stream: counts, ties, repetition, degrees, times bet
 
   lightning-tgnn data inspect --source wikipedia.txt.gz --output runs/inspect
 
-DIR gets stream.json with all figures, and stream.png with events over time and both distributions.
+DIR gets stream.json with all metrics, and stream.png with events over time and both distributions.
 
   lightning-tgnn data inspect --source wikipedia.txt.gz --snapshots 100
 
@@ -170,18 +170,18 @@ def inspect(arguments: Sequence[str]) -> None:
         scratch = OwnedFolder(folder / "inspect")
         try:
             described, columns, nodes = describe(store, options.max_loss, scratch.path)
-            figures = {"source": str(data_options["source"]), **described}
+            metrics = {"source": str(data_options["source"]), **described}
             save_stream_figure(folder / "stream.png", store.time.numpy(), nodes.degrees(), columns.gaps)
         finally:
             scratch.remove()
-    write_text(folder / "stream.json", json.dumps(figures, indent=1, ensure_ascii=False))
-    _print_stream(Console(), figures, folder)
+    write_text(folder / "stream.json", json.dumps(metrics, indent=1, ensure_ascii=False))
+    _print_stream(Console(), metrics, folder)
 
 
 def describe(
     store: EventStore, max_loss: float, scratch: Path, at_once: int = AT_ONCE
 ) -> tuple[dict[str, Any], SortedColumns, NodeCounts]:
-    """Return the figures of a stream as plain values, and what they rest on.
+    """Return the metrics of a stream as plain values, and what they rest on.
 
     Args:
         store: The stream.
@@ -191,7 +191,7 @@ def describe(
     """
     nodes = NodeCounts.of(store.src.numpy(), store.dst.numpy(), store.num_nodes)
     columns = sort_columns(store, nodes, _BATCH_SIZES, scratch, at_once)
-    figures = {
+    metrics = {
         "nodes": store.num_nodes,
         "edge_feature_dim": store.edge_feature_dim,
         "node_feature_dim": store.node_feature_dim,
@@ -205,7 +205,7 @@ def describe(
         "features": feature_statistics(store),
         "batches": _batches(columns, len(store), max_loss, at_once),
     }
-    return figures, columns, nodes
+    return metrics, columns, nodes
 
 
 def feature_statistics(store: EventStore) -> Table:
@@ -246,32 +246,32 @@ def _batches(columns: SortedColumns, num_events: int, max_loss: float, at_once: 
     }
 
 
-def _print_stream(console: Console, figures: dict[str, Any], folder: Path) -> None:
-    """Print the figures of a stream and where their files are.
+def _print_stream(console: Console, metrics: dict[str, Any], folder: Path) -> None:
+    """Print the metrics of a stream and where their files are.
 
     Args:
         console: Where to.
-        figures: What `describe` returned.
+        metrics: What `describe` returned.
         folder: Where the files are.
     """
-    if figures["origin"] is not None:
-        console.print(str(Origin.from_manifest(figures["origin"])), soft_wrap=True, markup=False, highlight=False)
+    if metrics["origin"] is not None:
+        console.print(str(Origin.from_manifest(metrics["origin"])), soft_wrap=True, markup=False, highlight=False)
     single = PrintedTable("", "value")
     single.columns[1].justify = "right"
-    for name, value in {"nodes": figures["nodes"], **figures["counts"], **figures["repetition"]}.items():
-        is_date = name in ("first_time", "last_time") and (figures["origin"] or {}).get("dates")
+    for name, value in {"nodes": metrics["nodes"], **metrics["counts"], **metrics["repetition"]}.items():
+        is_date = name in ("first_time", "last_time") and (metrics["origin"] or {}).get("dates")
         single.add_row(name.replace("_", " "), _date(value) if is_date else _text(value))
     print_table(single, console)
-    if notice := tie_notice(figures["counts"]["tie_rate"]):
+    if notice := tie_notice(metrics["counts"]["tie_rate"]):
         console.print(notice, soft_wrap=True)
-    _print_rows(console, "events per", figures["degrees"])
-    _print_rows(console, "gaps of", figures["gaps"])
-    features = figures["features"]
+    _print_rows(console, "events per", metrics["degrees"])
+    _print_rows(console, "gaps of", metrics["gaps"])
+    features = metrics["features"]
     _print_rows(console, "feature", dict(list(features.items())[:_FEATURES]))
     if len(features) > _FEATURES:
         console.out(f"and {len(features) - _FEATURES} more features, see stream.json", highlight=False)
-    _print_batches(console, figures["batches"])
-    console.out(f"figures and picture: {folder}")
+    _print_batches(console, metrics["batches"])
+    console.out(f"metrics and picture: {folder}")
 
 
 def _print_rows(console: Console, title: str, rows: dict[str, dict[str, float]]) -> None:

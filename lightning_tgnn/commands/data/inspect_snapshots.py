@@ -50,7 +50,7 @@ class SnapshotCutOptions:
 
 
 def inspect_snapshots(cut: SnapshotCutOptions, data_options: Mapping[str, Any], folder: Path) -> None:
-    """Print the figures of snapshots, and write them to ``snapshots.json``.
+    """Print the metrics of snapshots, and write them to ``snapshots.json``.
 
     Args:
         cut: How a stream is cut.
@@ -68,13 +68,13 @@ def inspect_snapshots(cut: SnapshotCutOptions, data_options: Mapping[str, Any], 
         data = SnapshotPipeline(source, synthetic=data_options["synthetic"], **settings)
     else:
         data = SnapshotPipeline(read_source(**data_options), **settings)
-    figures = {"source": str(source), **describe_snapshots(data, None)}
-    write_text(folder / "snapshots.json", json.dumps(figures, indent=1, ensure_ascii=False))
-    _print(Console(), figures, folder)
+    metrics = {"source": str(source), **describe_snapshots(data, None)}
+    write_text(folder / "snapshots.json", json.dumps(metrics, indent=1, ensure_ascii=False))
+    _print(Console(), metrics, folder)
 
 
 def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> dict[str, Any]:
-    """Return the figures of snapshots as plain values, with the sizes that a model is given, which `simulate` takes.
+    """Return the metrics of snapshots as plain values, with the sizes that a model is given, which `simulate` takes.
 
     Args:
         data: What is looked at.
@@ -102,8 +102,8 @@ def describe_snapshots(data: SnapshotPipeline, loads: PredictedLoads | None) -> 
     }
 
 
-def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
-    columns: dict[str, list[float]] = figures["snapshots"]
+def _print(console: Console, metrics: Mapping[str, Any], folder: Path) -> None:
+    columns: dict[str, list[float]] = metrics["snapshots"]
     table = PrintedTable("snapshot", *(name.replace("_", " ") for name in columns))
     for column in table.columns[1:]:
         column.justify = "right"
@@ -118,14 +118,14 @@ def _print(console: Console, figures: Mapping[str, Any], folder: Path) -> None:
         table.add_row(name, *(_text(float(of(column))) if column else "" for column in known))
     print_table(table, console)
     left_out = f"; {len(shown)} are shown" if len(shown) < number else ""
-    ratio = figures["largest_to_smallest"]
+    ratio = metrics["largest_to_smallest"]
     varying = f"the largest has {ratio:.1f} times the edges of the smallest" if ratio else "none has an edge"
-    empty = f", {figures['empty']} are empty" if figures["empty"] and ratio else ""
-    console.print(f"{number:,} snapshots of {figures['nodes']:,} vertices: {varying}{empty}{left_out}", soft_wrap=True)
-    vertices, edges = (f"{min(figures[name]):,} to {max(figures[name]):,}" for name in ("vertices", "edges"))
+    empty = f", {metrics['empty']} are empty" if metrics["empty"] and ratio else ""
+    console.print(f"{number:,} snapshots of {metrics['nodes']:,} vertices: {varying}{empty}{left_out}", soft_wrap=True)
+    vertices, edges = (f"{min(metrics[name]):,} to {max(metrics[name]):,}" for name in ("vertices", "edges"))
     console.print(f"a model is given {vertices} vertices and {edges} edges of each, loops among them", soft_wrap=True)
     written = folder / "snapshots.json"
-    console.out(f"figures, which simulate --snapshots takes: {written}")
+    console.out(f"metrics, which simulate --snapshots takes: {written}")
 
 
 def _text(value: float) -> str:

@@ -39,7 +39,7 @@ _DESCRIPTION = """Compare vertex-cuts of a static graph: which rank owns which e
   lightning-tgnn partition --kind graph --source wikipedia.txt.gz --ranks 8      the distinct edges of a stream
   lightning-tgnn partition --kind events --help                    the same of the nodes of a stream
 
-DIR gets partition.json with all figures and METHOD.pt, which the strategy cdfgnn takes.
+DIR gets partition.json with all metrics and METHOD.pt, which the strategy cdfgnn takes.
 """
 
 _WEIGHTS = {"hierarchical": ("gamma", "alpha", "beta"), "ebv": ("alpha", "beta")}
@@ -136,7 +136,7 @@ class CutResult:
     seconds: float
     report: CutReport
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return all but the owners as plain values."""
         return {**asdict(self.report), "seconds": self.seconds}
 
@@ -179,7 +179,7 @@ def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, optio
     for name, result in results.items():
         if edges.trainable:
             save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, edges.fingerprint)
-    figures = {
+    metrics = {
         "kind": GRAPH,
         "source": edges.source,
         "ranks": options.ranks,
@@ -187,9 +187,9 @@ def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, optio
         "vertices": edges.num_nodes,
         "edges": len(edges.src),
         "fingerprint": edges.fingerprint,
-        "methods": {name: result.figures() for name, result in results.items()},
+        "methods": {name: result.metrics() for name, result in results.items()},
     }
-    write_text(folder / "partition.json", json.dumps(figures, indent=1))
+    write_text(folder / "partition.json", json.dumps(metrics, indent=1))
 
 
 def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToCut, folder: Path) -> None:

@@ -41,7 +41,7 @@ _DESCRIPTION = """Compare partitions of the nodes of a stream: which rank owns t
   lightning-tgnn partition --kind graph --help                     the same of the edges of a static graph
 
 Rows of node state that training would move between ranks are counted over batches drawn ahead. A partition is judged on
-some global batches of the training split and fitted on all others. DIR gets partition.json with all figures, METHOD.png
+some global batches of the training split and fitted on all others. DIR gets partition.json with all metrics, METHOD.png
 with the imbalance between ranks, and METHOD.pt, which the strategies take.
 """
 
@@ -181,7 +181,7 @@ def _write(
     for name, result in results.items():
         save_partition(folder / f"{name}.pt", result.owner, options.ranks, name, data.info.fingerprint)
         save_heat_map(folder / f"{name}.png", result.report.residual, f"{name}: rows below the busiest pair", highest)
-    figures = {
+    metrics = {
         "kind": EVENTS,
         "source": str(data.source),
         "ranks": options.ranks,
@@ -193,9 +193,9 @@ def _write(
         "judged_batches": judged.numbers,
         "fingerprint": data.info.fingerprint,
         "maximum_bound": maximum_bound(judged.demand),
-        "methods": {name: result.figures() for name, result in results.items()},
+        "methods": {name: result.metrics() for name, result in results.items()},
     }
-    write_text(folder / "partition.json", json.dumps(figures, indent=1))
+    write_text(folder / "partition.json", json.dumps(metrics, indent=1))
 
 
 _FITTED_ON = {"metis": "other events", "reflexbicut": "fitted batches"}
@@ -229,7 +229,7 @@ class PartitionResult:
         ranks = len(self.report.matrix)
         return float(torch.bincount(self.owner).max()) * ranks / len(self.owner)
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return all but the owners as plain values."""
         report = self.report
         return {

@@ -23,7 +23,7 @@ from lightning_tgnn.commands.plan.gradient_compression import chosen_compression
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
 from lightning_tgnn.commands.plan.remote_rows import remote_rows
-from lightning_tgnn.commands.plan.tables import describe_spread, figures_of, print_plans
+from lightning_tgnn.commands.plan.tables import describe_spread, metrics_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import TemporalDataModule
@@ -42,7 +42,7 @@ at once as a machine of the cluster is to run. All plans of sven, depcache, pipe
 then simulated on its links. The first row of the table is recommended: of the plans that are nearly as fast as the
 fastest, the one that costs least in accuracy.
 
-DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml, for
+DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all metrics; and costs.yaml, for
 lightning-tgnn simulate --stages.
 """
 
@@ -183,10 +183,10 @@ def _recommend(
         plans[0].candidate, cluster, Trained(data_options, task_options, where.accelerator, where.epochs)
     )
     write_text(folder / "recipe.yaml", recipe)
-    figures = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
-    figures |= {"remote_rows": None if remote is None else remote.figures()}
-    figures |= {"plans": [figures_of(one) for one in plans], "one_process": figures_of(alone)}
-    write_text(folder / "plan.json", json.dumps(figures, indent=1))
+    metrics = {"options": asdict(where) | asdict(options), "measured": asdict(found), "largest_batch": largest}
+    metrics |= {"remote_rows": None if remote is None else remote.metrics()}
+    metrics |= {"plans": [metrics_of(one) for one in plans], "one_process": metrics_of(alone)}
+    write_text(folder / "plan.json", json.dumps(metrics, indent=1))
     lines = [
         f"measured with {found.processes} processes at once on this machine, batches of {found.batch_size:,} events; "
         + describe_share(found.fixed_share),
@@ -198,7 +198,7 @@ def _recommend(
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
-        f"figures: {folder / 'plan.json'}; simulate --stages {folder / 'costs.yaml'}",
+        f"metrics: {folder / 'plan.json'}; simulate --stages {folder / 'costs.yaml'}",
     ]
     for line in lines:
         console.out(line, highlight=False)

@@ -58,7 +58,7 @@ class RemoteRows:
             "was fitted",
         ]
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         kinds = {"held_out": self.held_out, "fitted": self.fitted}
         return {kind: {split: one._asdict() for split, one in of.items()} for kind, of in kinds.items()}

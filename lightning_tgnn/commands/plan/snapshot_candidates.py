@@ -60,7 +60,7 @@ class SnapshotCandidate:
         travel = {name: round(share, 4) for name, share in self.travel.items()}
         return written_as(self.strategy, {**self.options, **travel})
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return all that is known of it as plain values; there are no seconds of what cannot be taken."""
         forecast = {"seconds": self.seconds, "waiting": self.waiting, "bytes_between_machines": dict(self.sent)}
         known = {"objection": self.objection} if self.objection else {"batch_size": self.batch_size, **forecast}

@@ -47,7 +47,7 @@ of the cluster. All of them train the same weights, but for what a compression o
 the table is recommended: of the plans that are nearly as fast as the fastest, those whose gradients lose least, and of
 these the one that sends least between machines.
 
-DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all figures; and costs.yaml and snapshots.yaml,
+DIR gets recipe.yaml, for lightning-tgnn fit --config; plan.json with all metrics; and costs.yaml and snapshots.yaml,
 for lightning-tgnn simulate --stages and --snapshots: the last line printed is that command.
 """
 _GROUPS = 8
@@ -166,11 +166,11 @@ def _recommend(
     write_text(folder / "costs.yaml", yaml.safe_dump(written_costs(costs), sort_keys=False))
     sizes = SnapshotSizes(sizes_of(data), data.group_size, groups_of(data), groups)
     write_text(folder / "snapshots.yaml", yaml.safe_dump(sizes.written(), sort_keys=False))
-    figures = {"options": asdict(where) | asdict(options), "groups_per_update": groups}
-    figures |= {"groups": len(groups_of(data)), "measured": [_figures(one) for one in measured]}
-    figures |= {"plans": [one.figures() | {"why": snapshot_reason(one, plans)} for one in plans]}
-    figures |= {"one_process": alone.figures()}
-    write_text(folder / "plan.json", json.dumps(figures, indent=1))
+    metrics = {"options": asdict(where) | asdict(options), "groups_per_update": groups}
+    metrics |= {"groups": len(groups_of(data)), "measured": [_metrics(one) for one in measured]}
+    metrics |= {"plans": [one.metrics() | {"why": snapshot_reason(one, plans)} for one in plans]}
+    metrics |= {"one_process": alone.metrics()}
+    write_text(folder / "plan.json", json.dumps(metrics, indent=1))
     errors = ", ".join(f"{name} {error:.0%}" for name, error in found.error.items())
     lines = [
         f"measured with {found.processes} processes at once on this machine; predicted seconds of snapshots of sizes "
@@ -181,7 +181,7 @@ def _recommend(
         f"recipe: {where.start}lightning-tgnn fit --config {folder / 'recipe.yaml'}",
         "",
         recipe,
-        f"figures: {folder / 'plan.json'}",
+        f"metrics: {folder / 'plan.json'}",
         f"the same, for other clusters: {_simulation(plans, where, folder)}",
     ]
     for line in lines:
@@ -203,7 +203,7 @@ def _simulation(plans: list[SnapshotCandidate], where: ClusterOptions, folder: P
     return f"lightning-tgnn simulate --strategy {words} {ranks} {links} {files}"
 
 
-def _figures(found: SnapshotMeasurements) -> dict[str, Any]:
+def _metrics(found: SnapshotMeasurements) -> dict[str, Any]:
     """Return what was measured as plain values."""
     compressed = {name: asdict(one) for name, one in found.compressed.items()}
     return {**vars(found), "costs": written_costs(found.costs), "compressed": compressed}

@@ -134,7 +134,7 @@ def describe_spread(spread: float, plans: Sequence[Assessment]) -> str:
     return f"{said}: the first {close} plans are not distinguishable here; take auto-state, or more --rounds"
 
 
-def figures_of(one: Assessment) -> dict[str, Any]:
+def metrics_of(one: Assessment) -> dict[str, Any]:
     """Return all that is known of a plan as plain values."""
     held = {name: value for name, value in vars(one).items() if name != "candidate"}
     plan = one.candidate

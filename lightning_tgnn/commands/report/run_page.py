@@ -1,4 +1,4 @@
-"""One HTML page of a run: settings, figures, curves, and where the time went. It needs nothing beside itself."""
+"""One HTML page of a run: settings, metrics, curves, and where the time went. It needs nothing beside itself."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.commands.report import run_charts
-from lightning_tgnn.commands.report.run_figures import (
+from lightning_tgnn.commands.report.run_log import RunLog, Series
+from lightning_tgnn.commands.report.run_metrics import (
     figure_rows,
     is_of_baseline,
     stage_seconds,
     stage_shares,
     validation_in_training,
 )
-from lightning_tgnn.commands.report.run_log import RunLog, Series
 
 _SHOWN = ("train/loss", "train/accuracy", "system/events_per_second", "system/milliseconds_per_step")
 _MEMORY = {"memory/norm": "norm", "memory/age": "age, in the stream's unit"}
@@ -57,7 +57,7 @@ def page_of(log: RunLog, settings: Mapping[str, str], notices: list[str]) -> str
         folder=str(log.folder),
         facts=_facts(log, settings),
         notices=notices,
-        figures={"Metrics": own, "Baselines": baselines},
+        metrics={"Metrics": own, "Baselines": baselines},
         stages=_stage_rows(stages),
         charts=_sections(log, stages),
         settings=settings,

@@ -1,4 +1,4 @@
-"""The closing lines of a finished run: figures, best checkpoint, where time went, and where files are."""
+"""The closing lines of a finished run: metrics, best checkpoint, where time went, and where files are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Best(NamedTuple):
 
 
 def print_report(
-    figures: Mapping[str, float],
+    metrics: Mapping[str, float],
     log_dir: str | None,
     console: Console | None = None,
     *,
@@ -47,12 +47,12 @@ def print_report(
     best: Best | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the figures of a run, the best checkpoint, what took the time, and the commands that show more.
+    """Print the metrics of a run, the best checkpoint, what took the time, and the commands that show more.
 
     Of folders and commands only those are named that have something to show.
 
     Args:
-        figures: By key, such as ``val/ap``.
+        metrics: By key, such as ``val/ap``.
         log_dir: Folder of the logs; None where there are none.
         console: Where to print; standard output if None.
         checkpoint_dir: Folder of the checkpoints; None where there are none.
@@ -60,9 +60,9 @@ def print_report(
         seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
     console = console or Console()
-    if any(_is_in_table(name) for name in figures):
-        print_table(_table(figures), console)
-    lines = [f"{name}: {value:.4f}" for name, value in figures.items() if not _is_in_table(name)]
+    if any(_is_in_table(name) for name in metrics):
+        print_table(_table(metrics), console)
+    lines = [f"{name}: {value:.4f}" for name, value in metrics.items() if not _is_in_table(name)]
     if best is not None:
         lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
     if seconds:
@@ -170,16 +170,16 @@ def _is_in_table(name: str) -> bool:
     return any(name.startswith(f"{split}/") and "/" not in name.removeprefix(f"{split}/") for split in _SPLITS)
 
 
-def _table(figures: Mapping[str, float]) -> Table:
+def _table(metrics: Mapping[str, float]) -> Table:
     """Return a table with a row per split of the stream that was measured."""
-    columns = {key: title for key, title in _FIGURES.items() if any(f"{split}/{key}" in figures for split in _SPLITS)}
-    for name in figures:
+    columns = {key: title for key, title in _FIGURES.items() if any(f"{split}/{key}" in metrics for split in _SPLITS)}
+    for name in metrics:
         split, _, key = name.partition("/")
         if split in _SPLITS and "/" not in key:
             columns.setdefault(key, key)
     table = Table("", *columns.values())
     for split, title in _SPLITS.items():
-        values = [figures.get(f"{split}/{key}") for key in columns]
+        values = [metrics.get(f"{split}/{key}") for key in columns]
         if any(value is not None for value in values):
             table.add_row(title, *("" if value is None else f"{value:.4f}" for value in values))
     return table

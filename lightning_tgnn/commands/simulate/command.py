@@ -22,7 +22,7 @@ from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     forecast_epoch,
-    snapshot_figures,
+    snapshot_metrics,
     snapshot_row,
 )
 from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
@@ -69,7 +69,7 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
         lines.append(f"not given and taken to be 0: {', '.join(missing)}")
     last = _simulated(plans[-1], costs, max(options.counts), options)
     lines += _painted(last.timeline(), f"{plans[-1].written}, {last.ranks} ranks", options)
-    return lines + _kept(size, [forecast.figures() for forecast in forecasts], options)
+    return lines + _kept(size, [forecast.metrics() for forecast in forecasts], options)
 
 
 def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
@@ -81,7 +81,7 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
     given = read_sizes(options.snapshots)
     size = options.batch_size or (None if given.groups_per_update else 4)
     length = options.group_size or given.group_size or 8
-    figures = []
+    metrics = []
     for plan in plans:
         for ranks in options.counts:
             layout = RankLayout.of(ranks, per_host=ranks // options.hosts)
@@ -90,8 +90,8 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
             found = forecast_epoch(
                 plan, given.sizes, costs, layout, options.links, group_size=length, groups=groups, numbers=given.groups
             )
-            figures.append(snapshot_figures(plan, found, options.hosts))
-    print_results([snapshot_row(one) for one in figures], console)
+            metrics.append(snapshot_metrics(plan, found, options.hosts))
+    print_results([snapshot_row(one) for one in metrics], console)
     played = len(given.sizes if given.groups is None else given.groups)
     update = f"{size} per device and update" if size else f"{given.groups_per_update} an update"
     lines = [f"{played} groups of up to {length} snapshots, {update}"]
@@ -101,15 +101,15 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
     elif options.timeline or options.trace:
         lines.append(f"{plan.written} has no timeline: its ranks keep step")
     sent = "B: bytes sent over links, of hidden state between ranks of one host too if others are on another one"
-    return [*lines, sent, *_kept(size, figures, options)]
+    return [*lines, sent, *_kept(size, metrics, options)]
 
 
-def _kept(batch_size: int | None, figures: list[dict[str, Any]], options: SimulateOptions) -> list[str]:
-    """Write the figures where that is asked for, and say where they are."""
+def _kept(batch_size: int | None, metrics: list[dict[str, Any]], options: SimulateOptions) -> list[str]:
+    """Write the metrics where that is asked for, and say where they are."""
     if options.output is None:
         return []
-    write_text(Path(options.output), json.dumps({"batch_size": batch_size, "forecasts": figures}, indent=1))
-    return [f"figures: {options.output}"]
+    write_text(Path(options.output), json.dumps({"batch_size": batch_size, "forecasts": metrics}, indent=1))
+    return [f"metrics: {options.output}"]
 
 
 def _missing(costs: GivenCosts, plan: SimulatedPlan, options: SimulateOptions) -> list[str]:
@@ -171,7 +171,7 @@ class Forecast:
 
     @classmethod
     def of(cls, strategy: str, found: Simulation, hosts: int, batch_size: int) -> Forecast:
-        """Return the figures of a simulated run.
+        """Return the metrics of a simulated run.
 
         Raises:
             InvalidArgumentError: No stage of the simulated strategy takes time.
@@ -193,14 +193,14 @@ class Forecast:
             critical_path={name: seconds / found.turns for name, seconds in found.critical_path().items()},
         )
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return all of it as plain values."""
         return asdict(self)
 
     def row(self) -> dict[str, Any]:
         """Return what the table has of it."""
         waits = {"waits_for": ", ".join(list(self.waiting)[:2]), "hangs_on": _longest(self.critical_path)}
-        return self.figures() | waits
+        return self.metrics() | waits
 
 
 def _longest(path: dict[str, float]) -> str:

@@ -23,8 +23,8 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.commands.report.command import read_settings
-from lightning_tgnn.commands.report.run_figures import stage_shares
 from lightning_tgnn.commands.report.run_log import read_latest
+from lightning_tgnn.commands.report.run_metrics import stage_shares
 from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan, strategies
 from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline, RowShares

@@ -101,7 +101,7 @@ class SimulateOptions:
         timeline: A PNG of the last strategy on the most ranks, or of the first 16 of them.
         trace: The same for chrome://tracing and Perfetto, of all ranks.
         shown_turns: Turns in both.
-        output: A JSON file of all figures.
+        output: A JSON file of all metrics.
         snapshots: Vertices and edges of snapshots: a CSV, YAML or JSON file, such as `data inspect` and `plan` write,
             or in braces.
         group_size: Snapshots of a group; None takes that of snapshots, or 8.

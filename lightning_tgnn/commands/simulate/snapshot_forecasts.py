@@ -144,7 +144,7 @@ def _cut_by_vertices(
     )  # fmt: skip
 
 
-def snapshot_figures(plan: SimulatedPlan, found: EpochForecast, hosts: int) -> dict[str, Any]:
+def snapshot_metrics(plan: SimulatedPlan, found: EpochForecast, hosts: int) -> dict[str, Any]:
     """Return a forecast as plain values."""
     return {
         "strategy": plan.written,
@@ -159,13 +159,13 @@ def snapshot_figures(plan: SimulatedPlan, found: EpochForecast, hosts: int) -> d
     }
 
 
-def snapshot_row(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return what the table has of a forecast; see `snapshot_figures`."""
-    sent = figures["bytes_sent"]
+def snapshot_row(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return what the table has of a forecast; see `snapshot_metrics`."""
+    sent = metrics["bytes_sent"]
     more = {"bytes_per_epoch": sum(sent.values()), "sent_by_kind": sent}
     return {
-        **figures,
-        "waiting_share": figures["waiting"],
-        "bytes_in_memory": figures["bytes_in_shared_memory"],
+        **metrics,
+        "waiting_share": metrics["waiting"],
+        "bytes_in_memory": metrics["bytes_in_shared_memory"],
         **more,
     }

@@ -249,7 +249,7 @@ class SnapshotGroupLoader(SnapshotLoader):
 
     def _batch(self, turn: Turn, over: SnapshotPass) -> SnapshotBatch:
         assert isinstance(turn, SnapshotTurn)
-        # In evaluation every rank has whole groups, whose figures are put together one by one.
+        # In evaluation every rank has whole groups, whose metrics are put together one by one.
         share = self.layout.ranks / turn.groups if over.epoch is not None and turn.groups else 1.0
         # A group is once in an update: its place in the pass says which batch of its vertices is meant.
         places = turn.of if self._rounds > 1 else ()

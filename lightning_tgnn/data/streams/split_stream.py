@@ -30,7 +30,7 @@ from lightning_tgnn.types import StreamInfo
 
 _MOMENTS = "moments"
 MANY_TIES = 0.1
-"""From this share of tied events on, figures depend on what counts as the past."""
+"""From this share of tied events on, metrics depend on what counts as the past."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ def tie_notice(tied: float, past: str | None = None) -> str:
     follows = {
         "time": "past='time' hides simultaneous events from each other",
         "batch": "with past='batch' those of different batches see each other, unlike with past='time'",
-        "event": "with past='event' they give each other away, and figures are higher than those of past='time'",
-        None: "past='batch' and 'event' let them see each other, so figures depend on past",
+        "event": "with past='event' they give each other away, and metrics are higher than those of past='time'",
+        None: "past='batch' and 'event' let them see each other, so metrics depend on past",
     }
     return f"{tied:.0%} of the events have another one at their time: {follows[past]}"
 

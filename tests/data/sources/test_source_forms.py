@@ -118,15 +118,15 @@ def run(source, options):
 
 def test_all_forms_give_the_same_events_split_and_metrics(table, tmp_path):
     sources = forms(table, tmp_path)
-    expected, figures = run(*sources.pop("EventStore"))
-    assert 0 < figures["test/ap"] <= 1
+    expected, metrics = run(*sources.pop("EventStore"))
+    assert 0 < metrics["test/ap"] <= 1
     for form, (source, options) in sources.items():
         data, found = run(source, options)
         assert data.store.fingerprint == expected.store.fingerprint, form
         assert torch.equal(data.store.edge_features, expected.store.edge_features), form
         for part in ("train", "val", "test", "unseen", "held_out"):
             assert torch.equal(getattr(data.split, part), getattr(expected.split, part)), (form, part)
-        assert found == figures, form
+        assert found == metrics, form
 
 
 def test_events_out_of_order_keep_their_features(table, tmp_path):

@@ -67,8 +67,8 @@ def outcome_on(data):
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
     trainer.fit(task, datamodule=data)
     task.scores = []
-    figures = trainer.test(task, datamodule=data, verbose=False)[0]
-    return figures["test/mrr"], *(torch.cat(column).detach() for column in zip(*task.scores, strict=True))
+    metrics = trainer.test(task, datamodule=data, verbose=False)[0]
+    return metrics["test/mrr"], *(torch.cat(column).detach() for column in zip(*task.scores, strict=True))
 
 
 def test_splits_negatives_and_evaluator_are_those_of_tgb(make):

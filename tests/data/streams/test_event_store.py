@@ -211,7 +211,7 @@ def test_ids_that_repeat_are_those_of_sources_and_of_destinations_behind_them(id
         return
     store = make()
     assert store.first_destination == (None if distinct else cuts[0])
-    numbers = NodeNumbers.of_stream(store)
+    numbers = NodeNumbers.from_stream(store)
     for side, nodes in (("source", src), ("destination", dst)):
         assert numbers.find(side, np.array(ids)[nodes], side).tolist() == nodes
 

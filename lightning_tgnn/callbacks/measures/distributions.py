@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.score_bins import bin_counts
-from lightning_tgnn.callbacks.figures.system_figures import BINS, HeldMemory
-from lightning_tgnn.callbacks.figures.tensorboard_writers import write_curve, write_histogram, writers_of
+from lightning_tgnn.callbacks.measures.system_metrics import BINS, HeldMemory
+from lightning_tgnn.callbacks.measures.tensorboard_writers import write_curve, write_histogram, writers_of
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import StateStore
 

@@ -1,4 +1,4 @@
-"""The figures of `SnapshotMonitor`, from what every rank has counted; no clock, no process group."""
+"""The metrics of `SnapshotMonitor`, from what every rank has counted; no clock, no process group."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def sums_of_snapshots(calls: Iterable[OperatorCall], loads: MeasuredLoads | None
     return {number: load_sums(own, loads) for number, own in _grouped(passes, lambda call: call.snapshots[0]).items()}
 
 
-def snapshot_figures(counts: Sequence[RankCounts], pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
+def snapshot_metrics(counts: Sequence[RankCounts], pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
     """Return what is logged.
 
     Args:
@@ -147,31 +147,31 @@ def snapshot_figures(counts: Sequence[RankCounts], pairs: Sequence[tuple[int, in
         pairs: Ranks that share a device.
     """
     steps, shares = counts[0].steps, [rank.waited / rank.seconds for rank in counts]
-    figures = {
+    metrics = {
         "snapshots/waiting_share": float(np.mean(shares)),
         "snapshots/longest_waiting_share": max(shares),
     }
     kinds = dict.fromkeys(kind for rank in counts for kind in rank.sent)
     for kind in kinds:
-        figures[f"snapshots/{kind}_bytes"] = sum(rank.sent.get(kind, 0.0) for rank in counts) / steps
+        metrics[f"snapshots/{kind}_bytes"] = sum(rank.sent.get(kind, 0.0) for rank in counts) / steps
     if pairs and any(rank.graph for rank in counts):
         overlaps = [_overlap_share(counts[one], counts[other]) for one, other in pairs]
-        figures["snapshots/overlap_share"] = float(np.mean(overlaps))
-    return figures | _load_figures(counts)
+        metrics["snapshots/overlap_share"] = float(np.mean(overlaps))
+    return metrics | _load_metrics(counts)
 
 
-def _load_figures(counts: Sequence[RankCounts]) -> dict[str, float]:
-    figures = {}
+def _load_metrics(counts: Sequence[RankCounts]) -> dict[str, float]:
+    metrics = {}
     for operator in sorted({operator for rank in counts for operator in rank.loads}):
         sums = sum((rank.loads.get(operator, LoadSums()) for rank in counts), LoadSums())
         name = operator.replace(" ", "_")
         if operator in (FORWARD, BACKWARD):
-            figures[f"snapshots/{name}_milliseconds"] = _MILLISECONDS * sums.seconds / sums.calls
+            metrics[f"snapshots/{name}_milliseconds"] = _MILLISECONDS * sums.seconds / sums.calls
         if sums.foretold:
             if operator in (FORWARD, BACKWARD):
-                figures[f"snapshots/predicted_{name}_milliseconds"] = _MILLISECONDS * sums.predicted / sums.foretold
-            figures[f"snapshots/error_{name}"] = sums.error / sums.foretold
-    return figures
+                metrics[f"snapshots/predicted_{name}_milliseconds"] = _MILLISECONDS * sums.predicted / sums.foretold
+            metrics[f"snapshots/error_{name}"] = sums.error / sums.foretold
+    return metrics
 
 
 def _overlap_share(one: RankCounts, other: RankCounts) -> float:
@@ -194,7 +194,7 @@ def load_figure(snapshots: Mapping[int, LoadSums]) -> Figure:
     Args:
         snapshots: Forward passes, by the number of their snapshot.
     """
-    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep figures alive
+    from matplotlib.figure import Figure  # not pyplot: nothing to open a window or to keep metrics alive
 
     numbers = sorted(snapshots)
     measured = [_MILLISECONDS * snapshots[number].seconds / snapshots[number].calls for number in numbers]

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from lightning_tgnn.callbacks.parallelism_monitor import Factors, parallelism_figures, spread_of_gradients
+from lightning_tgnn.callbacks.parallelism_monitor import Factors, parallelism_metrics, spread_of_gradients
 
 
 def square(vector):
@@ -38,7 +38,7 @@ def test_the_spread_of_gradients_is_that_of_its_parts(i, j, k):
 def test_of_the_memory_process_the_first_ranks_of_copies_tell():
     factors = Factors(((0, 1), (2, 3)), 1, 0)
     counted = torch.tensor([[80, 30, 10, 15, 0.4, 0.1], [0] * 5 + [0.3], [20, 10, 10, 5, 0.2, 0.0], [0] * 5 + [0.2]])
-    found = parallelism_figures([0.5, 0.75, 1.0, 0.25], counted, 2.0, 10, factors)
+    found = parallelism_metrics([0.5, 0.75, 1.0, 0.25], counted, 2.0, 10, factors)
     assert found == pytest.approx(
         {
             "parallelism/effective": 2.5,
@@ -49,4 +49,4 @@ def test_of_the_memory_process_the_first_ranks_of_copies_tell():
             "memory_process/wait_milliseconds": 15.0,
         }
     )
-    assert parallelism_figures([0.5], None, 2.0, 10, factors) == {"parallelism/effective": 0.5}
+    assert parallelism_metrics([0.5], None, 2.0, 10, factors) == {"parallelism/effective": 0.5}

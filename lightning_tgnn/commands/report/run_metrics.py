@@ -1,4 +1,4 @@
-"""The figures in the logs of a run: its metrics, and where its time went."""
+"""The metrics in the logs of a run: its metrics, and where its time went."""
 
 from __future__ import annotations
 

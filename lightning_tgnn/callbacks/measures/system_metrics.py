@@ -1,4 +1,4 @@
-"""The figures of `SystemMonitor`, from what every rank has counted; no clock, no process group."""
+"""The metrics of `SystemMonitor`, from what every rank has counted; no clock, no process group."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stage_totals(summed: Tensor, ranks: int) -> dict[str, float]:
     return {stage: spent for stage, spent in zip(STAGES, seconds, strict=True) if spent > 0}
 
 
-def system_figures(summed: Tensor, ranks: int, steps: int) -> dict[str, float]:
+def system_metrics(summed: Tensor, ranks: int, steps: int) -> dict[str, float]:
     """Return what is logged of some steps.
 
     Args:
@@ -66,14 +66,14 @@ def system_figures(summed: Tensor, ranks: int, steps: int) -> dict[str, float]:
     events, entries, distinct, written, distinct_written = summed[: -len(STAGES)].tolist()
     stages = stage_totals(summed, ranks)
     seconds = sum(stages.values())
-    figures = {f"time/{stage}": spent / seconds for stage, spent in stages.items()}
-    figures["system/window_seconds"] = seconds
-    figures["system/milliseconds_per_step"] = 1e3 * seconds / steps
+    metrics = {f"time/{stage}": spent / seconds for stage, spent in stages.items()}
+    metrics["system/window_seconds"] = seconds
+    metrics["system/milliseconds_per_step"] = 1e3 * seconds / steps
     if events:
-        figures["system/events_per_second"] = events / seconds
-        figures["redundancy/eta_1"] = 1 - distinct / entries
-        figures["redundancy/eta_2"] = 1 - distinct_written / written
-    return figures
+        metrics["system/events_per_second"] = events / seconds
+        metrics["redundancy/eta_1"] = 1 - distinct / entries
+        metrics["redundancy/eta_2"] = 1 - distinct_written / written
+    return metrics
 
 
 @dataclass(frozen=True)

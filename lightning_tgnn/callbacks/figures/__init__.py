@@ -1,1 +1,0 @@
-"""The figures of monitors, and how they are written."""

@@ -1,0 +1,1 @@
+"""The metrics of monitors, and how they are written."""
