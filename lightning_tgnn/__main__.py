@@ -44,7 +44,7 @@ def main(args: ArgsType = None) -> None:
     """Run the command; what the user can put right is one line on standard error, not a traceback, of one rank.
 
     Args:
-        args: The words after the command's name, those of the process by default; or what LightningCLI takes.
+        args: The words after the command's name, by default the arguments of the process; or what LightningCLI takes.
     """
     words = sys.argv[1:] if args is None else args
     # A run is its Trainer's, on all its ranks.

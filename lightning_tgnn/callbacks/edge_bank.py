@@ -38,7 +38,7 @@ class EdgeBankBaseline(pl.Callback):
 
     def __init__(self, window: float | None = None) -> None:
         if window is not None:
-            check_positive("window", window, cure="give a span of time, or None for that of the test split")
+            check_positive("window", window, cure="give a span of time, or None for the span of the test split")
         self.window = window
         self._store: EventColumns | None = None
         self._bank: EdgeBank | None = None

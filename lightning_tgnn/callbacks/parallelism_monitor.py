@@ -187,7 +187,7 @@ class Factors:
     Attributes:
         copies: The ranks of every copy of node state, in their order.
         sharing: How many consecutive ones of these share a batch.
-        place: Of this rank among those of its copy.
+        place: Of this rank among the ranks of its copy.
     """
 
     copies: tuple[tuple[int, ...], ...]

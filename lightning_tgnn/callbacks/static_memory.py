@@ -80,14 +80,14 @@ class StaticMemory(pl.Callback):
         )
 
     def _check_kept(self, rows: Tensor) -> None:
-        """Say that a task keeps its rows, and refuse to freeze others than those of the file.
+        """Say that a task keeps its rows, and refuse to freeze rows other than the rows of the file.
 
         Raises:
             InvalidArgumentError: The task would freeze other rows than the file's.
         """
         if self.trained:
             rank_zero_info(
-                f"static node memory: the task has been trained and keeps its rows, not those of {self.path}"
+                f"static node memory: the task has been trained and keeps its rows, not the rows of {self.path}"
             )
         elif digest(rows) != self._digest:
             requirement = "of the rows that a task which has been trained has"
@@ -123,7 +123,7 @@ class StaticMemory(pl.Callback):
 class StaticPretraining(pl.Callback):
     """Trains a task with static node memory in place of node memory, and writes the static node memory to a file.
 
-    Model, loss, neighbours and negatives are those of the task (DistTGL, section 3.1). Only the file is of further use,
+    Model, loss, neighbours and negatives are the task's own (DistTGL, section 3.1). Only the file is of further use,
     which appears at the end of the fit; the trained task is not. Nodes without an event in the training split have
     zeros in the file. Events of validation and test are not looked at.
 
@@ -251,11 +251,11 @@ def _check_fits(held: StaticRows, table: Tensor, trainer: pl.Trainer) -> None:
             cure = CURE if what == "nodes" else f"set static_dim={theirs}, or {CURE}"
             raise InvalidArgumentError(refusal(f"{what} of the file in StaticMemory", f"{ours}", theirs, cure))
     if held.fingerprint != _info(trainer).fingerprint:
-        raise InvalidArgumentError(refusal("path", "static node memory of this stream", "that of another", CURE))
+        raise InvalidArgumentError(refusal("path", "static node memory of this stream", "of another stream", CURE))
     if held.training != digest(_training(trainer)[0]):
         cure = f"give the val_ratio, test_ratio and held_out_nodes it was pretrained with, or {CURE}"
         requirement = "static node memory of this training split: others have seen events of validation or test"
-        raise InvalidArgumentError(refusal("path", requirement, "that of another", cure))
+        raise InvalidArgumentError(refusal("path", requirement, "of another", cure))
 
 
 def _check_same_file(path: Path, found: str, trainer: pl.Trainer) -> None:

@@ -248,7 +248,7 @@ class LatestEmbeddings:
     def take(self, trainer: pl.Trainer) -> Embedded:
         """Return the nodes of the latest entries of all ranks, on the CPU, and forget them; all ranks have to call it.
 
-        Of each rank the latest entries are enough: those of all are among them.
+        The latest entries of each rank are enough: the latest entries of all ranks are among them.
         """
         columns = [torch.cat(column).cpu() for column in zip(*(vars(b).values() for b in self._batches), strict=True)]
         self.clear()

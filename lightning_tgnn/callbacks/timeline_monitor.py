@@ -30,7 +30,7 @@ class TimelineMonitor(Monitor):
 
     TensorBoard gets a picture, ``name``, of the first 16 ranks, which `lightning-tgnn report` shows as well; the
     folder of the logs gets ``NAME.json``, a trace of all ranks for ``chrome://tracing`` and Perfetto. Stages are
-    those of `SystemMonitor`. The clocks of the ranks are set where they all meet before the first of these steps.
+    the steps of `SystemMonitor`. The clocks of the ranks are set where they all meet before the first of these steps.
     Within a stage, the time in which a rank waited for others is drawn first: nobody has noted when it was.
 
     Several of them, each of another ``name``, record several moments of a fit: for example before and after

@@ -193,7 +193,7 @@ def all_end_alike(error: BaseException, step: int) -> bool:
         with suppress(dist.DistStoreError):  # not all have come
             store.wait(words, timedelta(seconds=_ALIKE_SECONDS))
             answer = "yes" if all(store.get(word).decode() == own for word in words) else "no"
-        return bool(store.compare_set(f"{run}/answer", "", answer).decode() == "yes")  # that of the first to give one
+        return bool(store.compare_set(f"{run}/answer", "", answer).decode() == "yes")  # the first answer counts
     return False
 
 

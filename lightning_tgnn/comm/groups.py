@@ -78,7 +78,7 @@ class ProcessGroups:
     Args:
         layout: Of all ranks.
         rank: This rank.
-        timeout: How long a rank waits for the others; None takes that of torch.
+        timeout: How long a rank waits for the others; None takes torch's default.
 
     Attributes:
         layout: Of all ranks.
@@ -129,7 +129,7 @@ class ProcessGroups:
             _made.pop(dist.group.WORLD, None)
 
     def _make(self, family: str, way: str = "", backend: str | None = None) -> dist.ProcessGroup | None:
-        """Make the groups of a family, for a way of its own; return that of this rank."""
+        """Make the groups of a family, for a way of its own; return the group of this rank."""
         if self.layout.ranks == 1:
             return None
         world, own = dist.group.WORLD, None

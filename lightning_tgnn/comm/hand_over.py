@@ -89,7 +89,7 @@ class HandOver:
         self._size = size
 
     def send(self, tensors: Sequence[Tensor], number: int) -> None:
-        """Hand tensors to the next rank, those of the ``number``-th group of a turn."""
+        """Hand the tensors of the ``number``-th group of a turn to the next rank."""
         self._send(tensors, number, self.place + 1, FORTH, self.place)
 
     def receive(self, like: Sequence[Tensor], number: int) -> list[Tensor]:

@@ -150,7 +150,7 @@ class Messages:
         """Return the values of the first rank of the group, whose ranks have to call it together.
 
         Args:
-            values: Of the same type and shape on all ranks; those of the others are overwritten.
+            values: Of the same type and shape on all ranks; the values of other ranks are overwritten.
             operation: Under what name it is counted.
 
         Raises:

@@ -52,7 +52,7 @@ class EarlyStops:
                 self._ended.append(stop)
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """End the fit if what has ended that of the checkpoint still would, with the options that are given now."""
+        """End the fit if the reason that ended the fit of the checkpoint still holds, with the options given now."""
         ended, self._ended = self._ended, []
         for stop in ended:
             if _is_over(stop, trainer.callback_metrics.get(stop.monitor)):

@@ -37,7 +37,7 @@ class FitProgress:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a loop has begun to train since, that of a search for a rate among them."""
+        """Whether a loop has begun to train since, a search for a learning rate included."""
         return self._begun_at is not None
 
     def has_trained(self, trainer: pl.Trainer) -> bool:
@@ -110,7 +110,7 @@ class FitProgress:
 
 
 def accumulates(trainer: pl.Trainer) -> bool:
-    """Whether the gradients of the current batch wait for those of later ones."""
+    """Whether the gradients of the current batch wait for the gradients of later batches."""
     return trainer.fit_loop._should_accumulate()
 
 

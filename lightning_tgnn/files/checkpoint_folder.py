@@ -8,7 +8,7 @@
       3f2a…/__1_0.distcp      rows of rank 1
 
 All are tensors and plain values: torch's own ``.metadata``, a pickle, is not written. A folder is whole at all times:
-parts of the next checkpoint lie beside those of the one before until ``meta.pt`` is replaced. The folder of the parts
+parts of the next checkpoint lie beside the old parts until ``meta.pt`` is replaced. The folder of the parts
 has a name of its own in each writing of a checkpoint, so ``meta.pt`` of one never finds the parts of another.
 """
 
@@ -60,13 +60,13 @@ def local_path(path: object) -> Path | None:
 
 
 def is_sharded(path: object) -> bool:
-    """Whether a path is that of a checkpoint in a folder."""
+    """Whether a path leads to a checkpoint in a folder."""
     place = local_path(path)
     return place is not None and _meta_of(place).is_file()
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Whether a path or an address is that of a file, or of a folder that is a checkpoint."""
+    """Whether a path or an address leads to a file, or to a folder that is a checkpoint."""
     place = local_path(path)
     if place is None:
         storage, name = url_to_fs(str(path))

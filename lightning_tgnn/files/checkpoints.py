@@ -136,7 +136,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
                 checks the rest, what the parts hold is not to be asked for.
 
         Returns:
-            Its content; that of a folder with the entry `WRITING`.
+            Its content; of a folder with the entry `WRITING`.
 
         Raises:
             CheckpointError: The checkpoint is damaged, or holds something else than tensors and plain values.
@@ -240,7 +240,7 @@ def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
     for state in callbacks.values() if isinstance(callbacks, dict) else ():
         if not isinstance(state, dict) or "best_model_path" not in state:
             continue
-        folder = str(state.setdefault("dirpath", ""))  # without one it would take the files for those of the run
+        folder = str(state.setdefault("dirpath", ""))  # without one it would take the files for files of the run
         kept = state.get("best_k_models")
         kept = kept if isinstance(kept, dict) else {}
         own = {name for name in kept if _lies_in(name, folder, path) or _is_of_a_run(name)}
@@ -261,7 +261,7 @@ def _lies_in(name: object, folder: str, checkpoint: str) -> bool:
 
 
 def _is_of_a_run(name: object) -> bool:
-    """Whether a path is that of a local checkpoint in the folder that a logger has given a run."""
+    """Whether a path leads to a local checkpoint in the folder that a logger has given a run."""
     if not isinstance(name, str) or ":" in name.partition("/")[0] or ".." in Path(name).parts:
         return False
     return re.fullmatch(r"(.*/)?version_\d+/checkpoints/([^/]+/)?[^/]+\.ckpt", name) is not None

@@ -74,7 +74,7 @@ def replace_folder(new: Path, path: Path) -> None:
 
 
 def _swap_in(new: Path, path: Path) -> None:
-    """Let a file take the place of a folder, or a folder that of a file or of nothing."""
+    """Let a file take the place of a folder, or a folder the place of a file or of nothing."""
     _check_replaceable(path)
     if not path.exists():
         new.rename(path)

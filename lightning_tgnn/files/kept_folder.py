@@ -42,7 +42,7 @@ def kept_in(place: Path, read: Callable[[], _Kept], write: Callable[[Path], None
             shutil.rmtree(place, ignore_errors=True)
         try:
             return read()
-        except (DataError, OSError) as error:  # that of another user is still there
+        except (DataError, OSError) as error:  # the folder of another user is still there
             raise _not_replaced(place, error) from error
 
 
@@ -70,7 +70,7 @@ def _not_replaced(place: Path, received: object) -> InvalidArgumentError:
 
 
 def checksum(path: Path) -> int:
-    """Return that of a file, read past the mapping: mapped pages would count as memory of this process."""
+    """Return the checksum of a file, read past the mapping: mapped pages would count as memory of this process."""
     found = 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

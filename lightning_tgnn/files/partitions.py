@@ -106,7 +106,7 @@ def given_partition(
             raise refused(f"for {ranks} ranks", f"{saved_ranks} ranks in {partition}")
         assert datamodule is None or isinstance(datamodule, KnowsGraph)
         if datamodule is not None and datamodule.info.fingerprint != fingerprint:
-            raise refused("of this graph", f"that of another in {partition}")
+            raise refused("of this graph", f"the partition of another graph in {partition}")
     if owner.dtype not in _INTEGERS:
         raise refused("of integers", str(owner.dtype))
     if owner.is_meta:

@@ -42,7 +42,7 @@ class RunFolders:
     Attributes:
         root: Holds a folder for each run, such as ``version_3``; None where there is no logger.
         version: The only one that counts; None for all.
-        sub_dir: Folder of the logs in that of a run.
+        sub_dir: Folder of the logs in the folder of a run.
         shared: Folders in which checkpoints of all runs lie.
     """
 
@@ -181,4 +181,4 @@ def _settings_of(path: Path) -> dict[str, Any]:
 
 
 def _nowhere(word: str, where: str) -> NoCheckpointError:
-    return NoCheckpointError(refusal("ckpt_path", "that of a checkpoint", word, f"{where}; {_CURE}"))
+    return NoCheckpointError(refusal("ckpt_path", "the path of a checkpoint", word, f"{where}; {_CURE}"))

@@ -42,7 +42,7 @@ class _OverLabels(Metric):
             InvalidArgumentError: A score is NaN.
         """
         check_scores("scores", scores)
-        # One dtype, that of the empty state of a rank without events: a gather hangs or fails on unequal ones.
+        # One dtype, as in the empty state of a rank without events: a gather hangs or fails on unequal ones.
         self.scores.append(scores.detach()[labels >= 0].float())
         self.labels.append(labels[labels >= 0].float())
 
@@ -138,7 +138,7 @@ class LabelScores(Metric):
         self.labels.append(labels[wanted].double())
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``ap`` and ``auc``, float32 []; of two classes those of class 1."""
+        """Return ``ap`` and ``auc``, float32 []; of two classes the values of class 1."""
         nothing = torch.full((2,), torch.nan, device=self.device)
         if len(self.scores):
             scores, labels = dim_zero_cat(self.scores), dim_zero_cat(self.labels).long()

@@ -50,7 +50,7 @@ class LinkMetrics(nn.Module):
 
         Args:
             positive: float32 [B], scores of the true destinations.
-            first: float32 [B], those of the first negatives.
+            first: float32 [B], the scores of the first negatives.
             unseen: bool [B], events with a node that no training event has.
         """
         for metric in self.against_first.values():

@@ -54,7 +54,7 @@ class _OverAllScores(Metric):
             raise InvalidArgumentError(refusal("positive and negatives", "[B] and [B] or [B, 1]", received, cure))
         for name, scores in (("positive", positive), ("negatives", negatives)):
             check_scores(name, scores)
-            # One dtype, that of the empty state of a rank without events: a gather hangs or fails on unequal ones.
+            # One dtype, as in the empty state of a rank without events: a gather hangs or fails on unequal ones.
             getattr(self, name).append(scores.detach().flatten().float())
 
     def _scores_and_target(self) -> tuple[Tensor, Tensor]:

@@ -117,7 +117,7 @@ class StreamFollower:
             root: Folder of the named streams, for a ``data`` that is a name. None takes ``"data"``, or for a stream
                 that the checkpoint names the folder that the checkpoint names.
             trust: Import whatever the checkpoint names, and prepare its stream where it says.
-            **arguments: Of the task, in place of those of the checkpoint, such as ``layer=MyLayer``.
+            **arguments: Of the task, in place of the arguments in the checkpoint, such as ``layer=MyLayer``.
 
         Raises:
             CheckpointError: The checkpoint is of no task on event streams, of another stream or of other settings of
@@ -146,7 +146,7 @@ class StreamFollower:
             task: The class of the task, for a subclass of your own; None takes the one that the file names.
             device: Where node state and model are.
             trust: Import whatever the file names.
-            **arguments: Of the task, in place of those of the file, such as ``layer=MyLayer``.
+            **arguments: Of the task, in place of the arguments in the file, such as ``layer=MyLayer``.
 
         Raises:
             CheckpointError: The file is of something else or another version, or names what it may not.

@@ -123,8 +123,8 @@ class Predictor(StreamFollower):
     ) -> TopK:
         """Return the ``k`` most probable destinations of each source at its time, never the source itself.
 
-        Sources at equal times are fastest: the candidates are embedded once per distinct time, and those of the latest
-        time are kept (0.4 GB for a million of width 100) for further questions about the same candidates at that time.
+        Sources at equal times are fastest: the candidates are embedded once per distinct time, and embeddings at the
+        latest time are kept (0.4 GB for a million of width 100) for further questions about them at that time.
         Observing an event discards them, because a candidate's neighbours may have changed.
 
         Args:

@@ -52,7 +52,7 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
     clock = held["clock"]
     _require(set(clock) == {"origin", "latest"} and all(type(time) is float for time in clock.values()), "clock")
     _require(math.isfinite(clock["origin"]) and clock["latest"] < math.inf, f"clock {clock}")
-    _require(_is_latest(clock, held), f"clock {clock}, which is not that of the latest event")
+    _require(_is_latest(clock, held), f"clock {clock}, which is not the time of the latest event")
     _require(type(held["batch_size"]) is int and held["batch_size"] > 0, f"batch_size {held['batch_size']!r}")
     _check_tensor(held, "is_destination", torch.bool, (num_nodes,))
     if "seen" in held:

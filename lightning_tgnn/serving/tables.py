@@ -219,7 +219,7 @@ def _parquet_pieces(path: str | Path, rows: int, names: Mapping[str, str]) -> It
 def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tuple[str, ...]) -> None:
     missing = [name for name in ids if name not in piece.columns]
     if missing:
-        cure = f"its first line names the columns, those of nodes {' and '.join(ids)}"
+        cure = f"its first line names the columns, and the columns of nodes {' and '.join(ids)}"
         raise DataError(refusal(argument, f"a table with {', '.join(missing)}", f"{path} with {list(piece)}", cure))
     for name in [name for name in (*ids, "time") if name in piece.columns]:
         gaps = piece[name].isna()

@@ -20,7 +20,7 @@ from lightning_tgnn.types import Plan
 class CDFGNNStrategy(PlanRunner):
     """Cuts a static graph over the ranks by its edges, and adds up the partial aggregates of a vertex's replicas.
 
-    With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result equals that of one process.
+    With ``cache=False, bits=None``, or ``threshold=0, bits=None``, the result equals the result of one process.
 
     Args:
         partition: A method of `lightning_tgnn.algorithms.partitions.vertex_cut.vertex_cut` (``"hierarchical"``,

@@ -19,7 +19,7 @@ class SnapshotPartitionStrategy(SnapshotRunner):
     """A baseline of BLAD: the snapshots of every group are cut evenly over the ranks, in their order.
 
     Hidden state goes from rank to rank, also between machines, and its gradient back (Chakaravarthy and others, SC
-    2021). The ranks form a pipeline with several groups under way at a time. The result equals that of one process.
+    2021). The ranks form a pipeline with several groups under way at a time. The result equals one process's.
 
     Args:
         open_groups: How many groups a rank may have open, waiting for their gradients; None for as many as ranks, up to

@@ -22,7 +22,7 @@ class SnapshotRunner(PlanRunner):
     @property
     @override
     def layout(self) -> RankLayout:
-        """The ranks of this run; those of a device are a pipeline."""
+        """The ranks of this run; the ranks of a device are a pipeline."""
         layout = super().layout
         return layout.with_pipelines(self._schedule.pipeline_length(layout))
 

@@ -20,7 +20,7 @@ class VertexPartitionStrategy(SnapshotRunner):
     """A baseline of BLAD: each rank computes its vertices of all snapshots of every group.
 
     Features and hidden rows of neighbours travel in every layer, forward and backward (Zhu and others, VLDB 2019). The
-    result equals that of one process.
+    result equals the result of one process.
 
     Args:
         partition: ``"metis"``, of the edges of all snapshots; ``"interval"``, ``"range"``, a file that ``lightning-tgnn

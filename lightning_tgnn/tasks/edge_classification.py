@@ -29,7 +29,7 @@ class EdgeClassification(EventClassification):
     The shape of the stream's labels decides which of the two. The prediction uses the embeddings of both ends just
     before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
     events of the split, ``f1_micro``, which is NaN without labelled events; for up to 20 classes also ``ap`` and
-    ``auc``, of two classes those of class 1, of more the mean over the classes, and ``f1_0``, ``f1_1`` and so on, F1 of
+    ``auc``, of two classes for class 1, of more the mean over the classes, and ``f1_0``, ``f1_1`` and so on, F1 of
     each class. With a class per event, ``majority`` is the share of the class that is most frequent in training: what
     ``f1_micro`` is without a model. A test warns of a model that always answers with this class.
     """

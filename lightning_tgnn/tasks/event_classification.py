@@ -51,7 +51,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         dropout: Rate of dropout, in [0, 1), in a built-in model and in the classifier.
         message: What builds the function that makes a message of a mail, called with ``memory_dim`` and the width of
             the edge features: for example the class of a module, which is then called with the memory of a mail's own
-            node [P, memory_dim], that of the other [P, memory_dim], and the features of the event [P, edge features],
+            node [P, memory_dim], of the other [P, memory_dim], and the features of the event [P, edge features],
             and returns [P, any width]; None takes all three side by side. Messages are made, with gradient, when a
             node takes its mail in; the time since its memory was written is encoded beside them.
         class_weight: ``"balanced"`` weights the loss of an event by the inverse of how often its class occurs in

@@ -16,7 +16,7 @@ _CURE = "lower the learning rate, set Trainer(gradient_clip_val=...) or look for
 def check_step(
     where: str, loss: Tensor, parameters: Mapping[str, Tensor], *, gradients: bool = True, is_first: bool = False
 ) -> None:
-    """Refuse a weight, a loss or a gradient that is not finite, in this order: that of cause and effect.
+    """Refuse a weight, a loss or a gradient that is not finite, in this order, from cause to effect.
 
     Args:
         where: Names the batch.

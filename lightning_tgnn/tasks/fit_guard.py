@@ -73,7 +73,7 @@ class FitGuard:
 
         Raises:
             InvalidArgumentError: A callback monitors what the task does not log.
-            CheckpointError: The optimizers are others than those of the checkpoint.
+            CheckpointError: The optimizers differ from the optimizers of the checkpoint.
         """
         trainer = task.trainer
         self._fault = self._until_look = self._backward_in = None
@@ -215,7 +215,7 @@ def has_loss_scale(trainer: pl.Trainer) -> bool:
 
 
 def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
-    """Let averages that hold no weights, as earlier versions have saved them, begin with those of the checkpoint."""
+    """Let averages that hold no weights, as earlier versions have saved them, begin with the checkpoint's weights."""
     states = checkpoint.get("callbacks")
     for name, state in states.items() if isinstance(states, dict) else ():
         is_average = str(name).startswith(StochasticWeightAveraging.__name__) and isinstance(state, dict)

@@ -112,7 +112,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         return self.predictor(embeddings, *batch.negatives.shape)
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
-        """Return the binary cross entropy of true destinations plus that of negatives, each a mean."""
+        """Return the binary cross entropy of true destinations plus the cross entropy of negatives, each a mean."""
         positive_loss = binary_cross_entropy_with_logits(positive, torch.ones_like(positive))
         return positive_loss + binary_cross_entropy_with_logits(negatives, torch.zeros_like(negatives))
 

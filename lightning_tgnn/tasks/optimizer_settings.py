@@ -59,9 +59,9 @@ def _settings(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRSchedulerTypeUnion], factor: float) -> None:
-    """Multiply the learning rates of an optimizer and of schedules by a factor: those of all steps to come.
+    """Multiply the learning rates of an optimizer and of schedules by a factor, for all steps to come.
 
-    Schedules of torch are scaled whole, those of a user's own as far as they follow the optimizer's rates.
+    Schedules of torch are scaled whole, schedules of a user's own as far as they follow the optimizer's rates.
 
     Args:
         optimizer: With its schedules made, and no step made.
@@ -140,7 +140,7 @@ def _rescaled(rate: float, old: float, new: float) -> float:
 def _rescale_scheduler(
     scheduler: LRSchedulerTypeUnion, saved: dict[str, Any], configured: dict[str, Any], trainer: pl.Trainer
 ) -> None:
-    """Tell a scheduler the learning rates that have changed, and those of which it is made up."""
+    """Tell a scheduler the learning rates that have changed, and the schedulers of which it is made."""
     number = next((n for n, optimizer in enumerate(trainer.optimizers) if optimizer is scheduler.optimizer), None)
     if number is None or not hasattr(scheduler, "base_lrs"):
         return

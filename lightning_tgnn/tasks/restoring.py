@@ -33,7 +33,7 @@ def load_weights(
         task: With its model.
         checkpoint: The content of the file.
         file: What to call it.
-        strict: Whether the names of the weights have to be those of the task; None asks its ``strict_loading``.
+        strict: Whether the names of the weights have to equal the task's names; None asks its ``strict_loading``.
 
     Raises:
         CheckpointError: There are none, or they are of another model.

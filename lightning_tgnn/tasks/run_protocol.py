@@ -40,7 +40,7 @@ class Evaluation:
         self.end(task)  # one that broke off
         loader = only_one(loaders)
         if loader is not None and not isinstance(loader, StreamLoader):
-            cure = "give that of a TemporalDataModule"
+            cure = "give a loader of a TemporalDataModule"
             raise InvalidArgumentError(refusal("dataloaders", "a loader of events", type(loader).__name__, cure))
         self.snapshot = task.state_store.snapshot()
         task.forget_batch()

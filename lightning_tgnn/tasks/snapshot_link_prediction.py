@@ -100,7 +100,7 @@ class SnapshotLinkPrediction(SnapshotModule):
         return self.predictor.for_rows(embeddings, rows)
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
-        """Return the binary cross entropy of the links plus that of negatives, each a mean."""
+        """Return the binary cross entropy of the links plus the cross entropy of negatives, each a mean."""
         with self.stages("score"):
             positive, negatives = self.score(embeddings, group)
             link_loss = binary_cross_entropy_with_logits(positive, torch.ones_like(positive), reduction="sum")

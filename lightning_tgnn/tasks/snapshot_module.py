@@ -172,7 +172,7 @@ class SnapshotModule(Task):
                 something else than it has to.
         """
         if isinstance(self._built_by, str) and len(snapshot.layers) != (own := self.config.num_layers):
-            cure = "set it so, or leave it out of SnapshotDataModule, which takes that of the task"
+            cure = "set it so, or leave it out of SnapshotDataModule, which takes the value of the task"
             raise InvalidArgumentError(refusal("num_layers", f"{len(snapshot.layers)}, as of the snapshots", own, cure))
         model = cast(SnapshotModel, self.model)
         carried, embeddings = check_step(model.step(snapshot, carried, self.operators, last=last))

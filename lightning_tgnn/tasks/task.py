@@ -65,7 +65,7 @@ class Task(Module):
 
     Its checkpoints choose nothing that runs code, see `lightning_tgnn.trust`, and say what they were trained with; what
     contradicts them is refused by name. Settings of `may_change` are taken as they are given now, and so are the
-    options of the optimizer. All other arguments of the task, and those of the DataModule that it names in
+    options of the optimizer. All other arguments of the task, and the arguments of the DataModule that it names in
     ``fixed_settings``, have to be as they were.
 
     Args:
@@ -81,7 +81,7 @@ class Task(Module):
             ``name``, as in Lightning's ``lr_scheduler_config``.
         param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, the first that fits, or by a function of name and parameter.
-        lr_scaling: By what all learning rates, those of the schedule too, are multiplied where n batches are trained at
+        lr_scaling: By what all learning rates, including the schedule's, are multiplied where n batches are trained at
             once, by ranks that share a batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself; see
             `batches_at_once`.
         detect_nan: End the run, on all ranks, where a loss, weight or score is not finite, and write no checkpoint any
@@ -157,7 +157,7 @@ class Task(Module):
             checkpoint_path: A path, an address, or an open file.
             map_location: As for `torch.load`; None puts weights where they were, if there is such a device.
             hparams_file: Hyperparameters to take in place of the file's, ``.yaml`` or ``.csv``; they may name as much.
-            strict: Whether the names of the weights have to be those of the task; None asks its ``strict_loading``.
+            strict: Whether the names of the weights have to equal the task's names; None asks its ``strict_loading``.
             weights_only: False reads objects of other classes too, which runs code of the file's choosing.
             trust: Import and call what the hyperparameters name, as LightningCLI does.
             **kwargs: Arguments of the task in place of the file's, such as ``layer=MyLayer``.
@@ -223,7 +223,7 @@ class Task(Module):
                 callback.setup(self.trainer, self, "fit")
 
     def configure_callbacks(self) -> Sequence[pl.Callback] | pl.Callback:
-        """Add none, and let those of the Trainer save a run that breaks off only where it has trained something.
+        """Add none, and let callbacks of the Trainer save a run that breaks off only where it has trained something.
 
         Lightning calls this before it sets up a run, whose refusals come next.
         """

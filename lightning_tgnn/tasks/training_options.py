@@ -60,7 +60,7 @@ class TrainingOptions:
             ``name``, as in Lightning's ``lr_scheduler_config``.
         param_groups: Settings of the optimizer for some of the parameters: by a pattern of their names, such as
             ``{"*.bias": {"weight_decay": 0.0}}``, the first that fits, or by a function of name and parameter.
-        lr_scaling: By what all learning rates, those of the schedule too, are multiplied where n batches are trained at
+        lr_scaling: By what all learning rates, including the schedule's, are multiplied where n batches are trained at
             once, by ranks that share a batch or take turns: ``"none"``, ``"sqrt"`` of n, or ``"linear"``, n itself; see
             `batches_at_once`.
         detect_nan: End the run, on all ranks, where a loss, weight or score is not finite, and write no checkpoint any

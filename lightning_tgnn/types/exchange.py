@@ -17,7 +17,7 @@ class RowHandle(Protocol):
     """Rows on their way."""
 
     def wait(self) -> Tensor:
-        """Return the rows, those of the first rank first, in the order in which each rank sent them."""
+        """Return the rows, the first rank's first, in the order in which each rank sent them."""
         ...
 
 
@@ -124,7 +124,7 @@ class MessageExchange(Protocol):
         """Return the values of the first rank of the group, whose ranks have to call it together.
 
         Args:
-            values: Of the same type and shape on all ranks; those of the others are overwritten.
+            values: Of the same type and shape on all ranks; the values of other ranks are overwritten.
             operation: Under what name it is counted.
         """
         ...

@@ -119,7 +119,7 @@ def _starts(ends: Tensor, num_nodes: int) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class Halo(TensorFields):
-    """All edges into a subgraph's vertices, those of other ranks too, and the vertices that they come from.
+    """All edges into a subgraph's vertices, edges of other ranks too, and the vertices that they come from.
 
     Attributes:
         nodes: int64 [m], numbers in the graph: the subgraph's vertices, then the others, ascending.
@@ -196,9 +196,9 @@ class ReplicaSum(Protocol):
 
         Args:
             values: float32 [n, d], what this subgraph's edges contribute to each of its vertices.
-            key: Names the call among those of a step; the same on all ranks.
-            blocks: Widths of blocks of columns, d in all, whose values are of different size, so that those of each are
-                to be quantised by themselves; all together if empty.
+            key: Names the call among the calls of a step; the same on all ranks.
+            blocks: Widths of blocks of columns, d in all, whose values are of different size, so that each is to be
+                quantised by itself; all together if empty.
             then: Computes a row of the result for each vertex from its sum. Vertices without replicas come first, while
                 sums of the others are on their way. None returns the sums.
         """

@@ -141,7 +141,7 @@ def check_groups(groups: int) -> int:
 
 
 def check_families(layout: RankLayout) -> None:
-    """Refuse groups that are not those of `families_of`.
+    """Refuse groups that `families_of` does not return.
 
     Raises:
         InvalidArgumentError: The families differ from what `families_of` returns.
@@ -149,5 +149,5 @@ def check_families(layout: RankLayout) -> None:
     families = {name: groups for name, groups in layout.families.items() if name != PIPELINES}
     if families != families_of(layout.ranks, len(layout.copies)):
         cure = "take PlanRunner.layout, and change its hosts only"
-        requirement = "those of consecutive ranks that share a copy of node state"
+        requirement = "groups of consecutive ranks that share a copy of node state"
         raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))

@@ -1,6 +1,6 @@
 """Node state: its rows, and the stores that hold them.
 
-Letters: those of `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
+Letters are as in `lightning_tgnn.types.temporal`, and ``M`` mails per mailbox.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def state_dict(self, snapshot: StateSnapshot | None = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot.
+        """Return tensors and plain values that hold the whole state, or the state of a snapshot.
 
         Where several ranks share the state, all have to call it, and rank 0 gets the rows.
         """

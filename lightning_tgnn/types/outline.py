@@ -94,7 +94,7 @@ class Stage:
     Attributes:
         name: Its name, once in an outline.
         on: What it keeps busy: ``"compute"``, the rank's ``"worker"`` in the background, or its ``"links"``. Each
-            has one stage after the other, those of a turn in the order of the outline. The ``"server"`` of a
+            has one stage after the other, the stages of a turn in the order of the outline. The ``"server"`` of a
             copy of node state is one for all of its ranks: of a turn it has a stage of all ranks before the next stage.
         after: Stages that it waits for in addition.
         of: The name under which its seconds or bytes are given; its own name by default.

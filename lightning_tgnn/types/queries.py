@@ -15,7 +15,7 @@ class RootBatch(Protocol):
 
     @property
     def nodes(self) -> Tensor:
-        """Distinct nodes, those of the roots first."""
+        """Distinct nodes, the roots' nodes first."""
         ...
 
     @property

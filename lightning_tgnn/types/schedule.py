@@ -43,7 +43,7 @@ class Turn:
         events: The rank's own events, consecutive places in the pass; they may be none. Of ranks that share a global
             batch, later ranks have later events: where several write to a node, the last one's counts. With
             ``split="destination"`` they count the events of the global batch in the order of their destinations, those
-            of a destination in that of time.
+            of a destination in the order of time.
         of: The global batch that the events are from.
         draw: Which set of negatives the events are trained with, also in turns without events; None for the negatives
             of evaluation.
@@ -137,7 +137,7 @@ class Schedule(PlannedPart, ABC):
         return (epoch,)
 
     def outlined(self, outline: Outline, layout: RankLayout) -> Outline:
-        """Return the outline of a plan with what the schedule adds to it, given that of its order and updates.
+        """Return the outline of a plan with what the schedule adds to it, given the outline of its order and updates.
 
         Raises:
             InvalidArgumentError: The schedule cannot be simulated with the outline's store.

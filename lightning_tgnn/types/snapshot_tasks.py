@@ -1,6 +1,6 @@
 """What loaders, models and tasks on snapshots are to whoever trains them.
 
-Letters are those of `lightning_tgnn.types.snapshots`.
+Letters are as in `lightning_tgnn.types.snapshots`.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class SnapshotModel(Protocol):
     ) -> tuple[Carried, Tensor | None]:
         """Return what is carried on, and the embeddings [m, d] of all rows of the group if it is its last snapshot.
 
-        They are as many as `start` was called with, those of this rank where vertices are cut over ranks.
+        They are as many as `start` was called with, the rows of this rank where vertices are cut over ranks.
         Rows whose vertex is not there keep their state.
         """
         ...

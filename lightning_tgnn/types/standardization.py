@@ -60,7 +60,7 @@ class Standardization:
 class StandardizedRows:
     """Rows of a table larger than memory, standardized when they are asked for; in the place of the tensor.
 
-    Other attributes and methods are those of a tensor with all rows, which is made for each such call.
+    Other attributes and methods come from a tensor with all rows, which is made for each such call.
 
     Args:
         table: float32 [n, d], mapped.

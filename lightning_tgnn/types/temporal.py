@@ -21,7 +21,7 @@ from lightning_tgnn.types.standardization import Standardization
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 SampledRoots = Literal["none", "events", "all"]
-"""Whose neighbours a model needs: nobody's, those of the sources and destinations, or those of every root."""
+"""Whose neighbours a model needs: nobody's, neighbours of sources and destinations, or neighbours of every root."""
 
 EmbedAt = Literal["event", "batch"]
 """When a node is embedded: for each of its events, at the time of that, or once in a batch (as in PyG and TGM), at the
@@ -284,7 +284,7 @@ class EventBatch(TensorFields):
         return self.root_index[self.candidate_root] if self.embeds_once else self.root_index
 
     def candidate_values(self, root_values: Tensor) -> Tensor:
-        """Return the row of every candidate, [C, ...], of those of the roots, [R, ...]."""
+        """Return the row of every candidate, [C, ...], given the rows of the roots, [R, ...]."""
         return root_values.index_select(0, self.candidate_root) if self.embeds_once else root_values
 
     @property

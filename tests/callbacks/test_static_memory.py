@@ -252,7 +252,7 @@ def test_other_files_are_refused(spoil, data, file, tmp_path):
 UNFIT = {
     r"static_dim of the file in StaticMemory must be 3, got 5; set static_dim=5": (lambda: data_module(stream()), 3),
     r"nodes of the file in StaticMemory must be 16, got 14": (lambda: data_module(stream(num_nodes=16)), WIDTH),
-    r"static node memory of this stream, got 'that of another'": (lambda: data_module(stream(later=1)), WIDTH),
+    r"static node memory of this stream, got 'of another stream'": (lambda: data_module(stream(later=1)), WIDTH),
     r"of this training split.*give the val_ratio": (lambda: data_module(stream(), val_ratio=0.3), WIDTH),
     r"static_dim must be above 0 for static node memory, got 0": (lambda: data_module(stream()), 0),
 }

@@ -167,7 +167,7 @@ def test_strategies_take_the_file(compared, tmp_path, monkeypatch):
     assert torch.equal(choose("~/reflexbicut.pt", RANKS, compared.source), choose(path, RANKS, compared.source))
     with pytest.raises(InvalidArgumentError, match=r"partition must be for 2 ranks, got '3 ranks in .*lightning-tgnn"):
         choose(path, 2, compared.source)
-    with pytest.raises(InvalidArgumentError, match=r"partition must be of this graph, got 'that of another"):
+    with pytest.raises(InvalidArgumentError, match=r"partition must be of this graph, got 'the partition of another"):
         choose(path, RANKS, stream(tmp_path / "other", seed=1))
 
 

@@ -102,7 +102,7 @@ def test_the_file_of_another_graph_or_number_of_ranks_is_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"for 2 ranks, got '4 ranks in .*; make one with `lightning-tgnn p"):
         choose_edge_partition(path, edges, HOSTS[:2], trainer, None)
     other = SimpleNamespace(datamodule=FullGraphDataModule(synthetic={"num_nodes": 100, "num_edges": 399}))
-    with pytest.raises(InvalidArgumentError, match="partition must be of this graph, got 'that of another"):
+    with pytest.raises(InvalidArgumentError, match="partition must be of this graph, got 'the partition of another"):
         choose_edge_partition(path, edges, HOSTS, other, None)
     with pytest.raises(InvalidArgumentError, match="partition must be a rank for each of 3 edges"):
         choose_edge_partition(

@@ -38,11 +38,11 @@ class Quiet:
         if not name.startswith("train/"):
             super().log(name, *arguments, **options | {"sync_dist": False})
 
-    def metrics(self, metrics):
+    def metric_values(self, metrics):
         """Those of a validation in the middle of a fit are asked for by nobody; each is gathered from all ranks."""
         trainer = self.trainer
         is_last = trainer.is_last_batch and trainer.current_epoch + 1 == trainer.max_epochs
-        return super().metrics(metrics) if is_last or trainer.state.fn != "fit" else {}
+        return super().metric_values(metrics) if is_last or trainer.state.fn != "fit" else {}
 
 
 class QuietLinks(Quiet, LinkPrediction):

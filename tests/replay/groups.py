@@ -92,7 +92,7 @@ class Groups:
         self.task.eval()
         for number, batch in enumerate(self.data.val_dataloader()):
             self.task.validation_step(batch, number)
-        return {f"val/{name}": float(value) for name, value in self.task.metrics(self.task.val_metrics).items()}
+        return {f"val/{name}": float(value) for name, value in self.task.metric_values(self.task.val_metrics).items()}
 
     def state(self):
         return None

@@ -110,7 +110,7 @@ class Streams:
         turns = [plan.schedule.turns(plan.layout, rank, over) for rank in range(plan.layout.ranks)]
         for number, per_rank in enumerate(zip(*turns, strict=True)):
             self.run(per_rank, loaders, lambda rank, batch, number=number: self.task.validation_step(batch, number))
-        return {f"val/{name}": float(value) for name, value in self.task.metrics(self.task.val_metrics).items()}
+        return {f"val/{name}": float(value) for name, value in self.task.metric_values(self.task.val_metrics).items()}
 
     def run(self, turns, loaders, step):
         """Run a step for each rank: one global batch after the other, its ranks on one node state."""

@@ -593,7 +593,7 @@ def test_saved_states_that_do_not_fit_together_are_refused(tmp_path):
     assert len(moment["nodes"]) >= 2
     for keys, value, message in (
         (("version",), torch.ones(2), "must be lightning_tgnn.Predictor, version 2"),
-        (("clock", "latest"), 1e308, "got .ValueError: what does not fit is clock .*not that of the latest event"),
+        (("clock", "latest"), 1e308, "got .ValueError: what does not fit is clock .*not the time of the latest event"),
         (("recent", "tables", "neighbor"), neighbor + 25, "what does not fit is neighbor outside of -1 .. 24"),
         (("recent", "tables", "neighbor"), neighbor[:1], "what does not fit is neighbor"),
         (("recent", "past"), "future", "what does not fit is recent"),

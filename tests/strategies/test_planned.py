@@ -450,7 +450,7 @@ def test_a_layout_of_other_groups_is_refused():
             return replace(plan, layout=RankLayout.of(1))
 
     with pytest.raises(
-        InvalidArgumentError, match="families of the layout must be those of consecutive ranks that share a copy"
+        InvalidArgumentError, match="families of the layout must be groups of consecutive ranks that share a copy"
     ):
         train(Apart(**OF_EVENTS))
 

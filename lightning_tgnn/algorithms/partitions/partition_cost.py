@@ -18,7 +18,7 @@ class BalanceReport:
         matrix: int64 [M, M], C: rows that owner i (row) and requester j (column) exchange; the diagonal counts rows
             that stay on their rank.
         residual: int64 [M, M], J * C_max - C (Eq. 2) with C_max the largest entry off the diagonal: how far the traffic
-            of each pair of ranks stays below that of the busiest pair. The diagonal is 0, because it is no traffic.
+            of each pair of ranks stays below the cost of the busiest pair. The diagonal is 0, because it is no traffic.
         cost: int64 [M], rows that each rank receives and sends, the off-diagonal column and row sums of ``matrix``.
         maximum: The largest cost.
         max_over_mean: The largest cost over the mean cost. It is 1 in perfect balance, and also without any traffic.

@@ -315,7 +315,7 @@ class Action:
 
 
 Programs = dict[tuple[int, str], list[Action]]
-"""The actions of each rank on each resource, in their order; those of a server by the first rank of its copy."""
+"""The actions of each rank on each resource, in their order; the first rank of a copy stands for its server."""
 
 
 def programs(outline: Outline, ranks: int, turns: int) -> Programs:

@@ -1,6 +1,6 @@
 """Compiled loops that find the past entries of nodes and take some of them.
 
-Entries are those of `lightning_tgnn.data.streams.temporal_adjacency.TemporalAdjacency`.
+Entries are as in `lightning_tgnn.data.streams.temporal_adjacency.TemporalAdjacency`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled draws that equal those of `lightning_tgnn.algorithms.streams.counter_random`."""
+"""Compiled draws that equal the draws of `lightning_tgnn.algorithms.streams.counter_random`."""
 
 from __future__ import annotations
 

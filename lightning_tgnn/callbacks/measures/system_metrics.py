@@ -34,7 +34,7 @@ class BatchCounts:
     distinct_written: int = 0
 
     def add(self, batch: object) -> None:
-        """Count a batch; those of static graphs have nothing to count."""
+        """Count a batch; a static graph has nothing to count."""
         if isinstance(batch, EventBatch):
             self.events += len(batch)
             # A tensor until somebody packs it: to make a number of it is to wait for the device.
@@ -92,7 +92,7 @@ class HeldMemory:
 
     @classmethod
     def of(cls, rows: StateRows) -> HeldMemory:
-        """Return those of a rank's rows."""
+        """Return the norms and ages of a rank's rows."""
         norms = torch.linalg.vector_norm(rows.memory, dim=1).double()
         there = norms.isfinite() & (norms > 0)
         return cls(norms[there], rows.memory_time[there], int((~norms.isfinite()).sum()))

@@ -80,7 +80,7 @@ def writers_of(trainer: pl.Trainer) -> list[TensorBoardWriter]:
 def write_histogram(
     writer: TensorBoardWriter, tag: str, counts: Tensor, lowest: float, highest: float, step: int
 ) -> None:
-    """Write values counted in equal bins; the sums that TensorBoard wants as well are those of the bins' centres.
+    """Write values counted in equal bins; the sums that TensorBoard also stores are sums of the bins' centres.
 
     Args:
         writer: A SummaryWriter.

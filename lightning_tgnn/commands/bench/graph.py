@@ -40,7 +40,7 @@ class GraphBenchOptions:
     Args:
         strategies: Names, separated by commas. Options of a strategy follow its name after colons, with values as in
             YAML: cdfgnn,cdfgnn:cache=false:bits=none,cdfgnn:partition=ebv.
-        warmup: Epochs before the time is taken, at least 1; bytes and rows are those of all epochs.
+        warmup: Epochs before the time is taken, at least 1; bytes and rows count all epochs.
         epochs: Epochs to train in every round.
     """
 

@@ -75,7 +75,7 @@ class EpochMeasurement:
 
     Attributes:
         seconds_per_epoch: Of the slowest rank, mean of the epochs after the warm-up.
-        epochs: All of them, those of the warm-up too.
+        epochs: All epochs, warm-up included.
         flows: Exchanges of all epochs by operation; the all-reduce of gradients is not among them.
         rows_sent: Rows of replicas that went in all epochs.
         rows_possible: Rows that would have gone without a cache.

@@ -31,7 +31,7 @@ _DESCRIPTION = """Train with several strategies in turn and compare them: second
   lightning-tgnn bench --kind events --help                         strategies for streams
 
 Each strategy starts from the same weights and trains in real processes. DIR gets bench.json with all metrics. An update
-has the same groups under every strategy: batch_size counts those of all ranks together.
+has the same groups under every strategy: batch_size counts the groups of all ranks together.
 """
 
 _PAIR = "blad:processes_per_device=2"
@@ -129,7 +129,7 @@ def bench_snapshots(
 
 
 class SnapshotMeter(Meter):
-    """Measures epochs behind those of the warm-up, and has each update made of as many groups under every strategy.
+    """Measures the epochs after the warm-up, and has each update made of as many groups under every strategy.
 
     Args:
         warmup: Epochs before.

@@ -56,7 +56,7 @@ def print_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], outpu
 
 @rank_zero_only
 def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
-    """Print what was measured on a static graph; arguments as those of `print_bench`."""
+    """Print what was measured on a static graph; arguments as in `print_bench`."""
     _print(results, about)
     _say_if_alike(results, "seconds_per_epoch", higher_is_faster=False)
     epochs = f"{about['epochs']} epochs, time without the first {about['warmup']}, {_counting(about['rounds'])}"
@@ -67,7 +67,7 @@ def print_graph_bench(results: dict[str, dict[str, Any]], about: dict[str, Any],
 
 @rank_zero_only
 def print_snapshot_bench(results: dict[str, dict[str, Any]], about: dict[str, Any], output: str) -> None:
-    """Print what was measured on snapshots; arguments as those of `print_bench`."""
+    """Print what was measured on snapshots; arguments as in `print_bench`."""
     _print(
         results,
         about,

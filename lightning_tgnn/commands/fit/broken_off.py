@@ -65,7 +65,7 @@ class RunWatch(Callback):
     def remove_unused_folder(self, trainer: pl.Trainer) -> None:
         """Remove the folder of a run that has ended before its first batch, and folders above that hold nothing else.
 
-        Not where the batches were those of other processes, which have started from a copy of this callback.
+        Not where other processes trained the batches, which have started from a copy of this callback.
         """
         if self._began or self._logger is None or isinstance(trainer.strategy.launcher, MultiProcessingLauncher):
             return

@@ -247,7 +247,7 @@ def saved_task(
 
 
 def _path_of(checkpoint: Mapping[str, Any], saved: object, given: str | None) -> object:
-    """Return the path of the task's class; of a run from Python, which keeps no path, that of our class of its name."""
+    """Return the path of the task's class; a run from Python keeps no path: the path of our class of that name."""
     if isinstance(saved, Mapping) and "_class_path" in saved:
         return saved["_class_path"]
     own = checkpoint.get("lightning_tgnn")

@@ -206,7 +206,7 @@ def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToC
     without = "no partition files: a stream has no features and labels of vertices to train on"
     lines = (
         f"{edges.num_nodes:,} vertices, {len(edges.src):,} edges",
-        "replicas: per vertex; edges, vertices: those of the rank with most, over the mean",
+        "replicas: per vertex; edges, vertices: of the rank with most, over the mean",
         "inner, outer: mirrors whose master is on their host, and on another",
         "most: such messages, to masters and back, of the rank that sends the most, as CDFGNN's Table 3 counts them",
         "crossing: rows between hosts each way, where one rank of a host speaks for a vertex (the strategy's relay)",
@@ -253,7 +253,7 @@ class EdgesToCut:
 
     @classmethod
     def of(cls, data_options: dict[str, Any]) -> EdgesToCut:
-        """Return those of a source.
+        """Return the edges of a source.
 
         Args:
             data_options: Arguments of `GraphPipeline`, whose source may be a file of events, too.

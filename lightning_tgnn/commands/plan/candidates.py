@@ -36,7 +36,7 @@ class Candidates:
         compressions: Of gradients, by their names, beside none.
         remote: Rows that travel where Sven's batches are split by destination, over those where they are split by time;
             None where nobody has counted them.
-        trained: Events of an epoch, and epochs of the recipe as those of one process; None for so many that every
+        trained: Events of an epoch, and epochs of the recipe, counted as for one process; None for so many that every
             compression begins.
     """
 
@@ -60,7 +60,7 @@ class Candidates:
     def alone(self) -> Candidate:
         """Return one process that trains the global batches of ranks which share one, to compare the plans with.
 
-        Its stages take what they have taken beside those of the other processes.
+        Its stages take what they have taken beside the stages of other processes.
         """
         events = self.shared_batch_size * self.cluster.ranks
         one = replace(self, cluster=Cluster(1, 1, self.cluster.links, self.cluster.memory))

@@ -26,7 +26,7 @@ class ClusterOptions:
         local_link: Between the processes of a machine, the same.
         processes: That are measured at once on this machine; as many as devices if null, but two where there are
             several machines, so that something is exchanged.
-        epochs: Of the recipe, as those of one process.
+        epochs: Of the recipe, counted as for one process.
         accelerator: "cpu", "gpu" or "auto".
         wide: Whether the table has all columns, also where it is wider than the terminal.
         output: Folder of the results, which are overwritten.

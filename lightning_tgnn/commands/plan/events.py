@@ -37,7 +37,7 @@ _DESCRIPTION = """Choose a strategy for a cluster: measure training on this mach
   lightning-tgnn plan --config RECIPE --machines 4                  for the data and the model of a recipe of fit
   lightning-tgnn plan --kind snapshots --help                       strategies for groups of snapshots
 
-Some processes train for some steps with each strategy: the seconds of stages are those of this machine, with as many
+Some processes train for some steps with each strategy: the seconds of stages are measured on this machine, with as many
 at once as a machine of the cluster is to run. All plans of sven, depcache, pipetgl and disttgl that fit the cluster are
 then simulated on its links. The first row of the table is recommended: of the plans that are nearly as fast as the
 fastest, the one that costs least in accuracy.

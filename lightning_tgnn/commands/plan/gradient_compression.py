@@ -73,7 +73,7 @@ def gradient_bytes(task: pl.LightningModule) -> float:
 def measured_compressions(task: pl.LightningModule, device: torch.device) -> dict[str, CompressedGradients]:
     """Return what each compression makes of the gradients of a task; all processes have to call it together.
 
-    Seconds are those of a process that sums up all pieces; where several do it, each has a part of them.
+    Seconds are for a process that sums up all pieces; where several do it, each has a part of them.
 
     Args:
         task: Whose weights.

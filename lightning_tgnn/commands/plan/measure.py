@@ -32,7 +32,7 @@ from lightning_tgnn.tasks import LinkPrediction
 from lightning_tgnn.types import datamodule_of, has_stages
 
 _WINDOWS = 3  # that count
-_LOOKED_AT = 24  # batches whose rows are compared with those of the batch before
+_LOOKED_AT = 24  # batches whose rows are compared with the rows of the batch before
 _NARROW = 100  # events
 _WIDER = 4  # how many times as large the second batch is from which the share that does not grow follows
 
@@ -219,7 +219,7 @@ def measure(
 
 
 def _line(turns: Mapping[int, float], narrow: int, wide: int) -> tuple[float, float]:
-    """Return the seconds of a turn that do not grow with its events, and those of each event."""
+    """Return the seconds of a turn that do not grow with its events, and the seconds of each event."""
     growing = min(max(turns[wide] - turns[narrow], 1e-9) / (wide - narrow), turns[narrow] / narrow)
     return turns[narrow] - growing * narrow, growing
 
@@ -240,7 +240,7 @@ def saturating_size(turns: Mapping[int, float], narrow: int, wide: int, largest:
 def fixed_share(turns: Mapping[int, float], narrow: int, wide: int, size: int) -> float | None:
     """Return the share of a turn of ``size`` events that does not grow with them.
 
-    It is None where events of ``wide`` took as long as those of ``narrow`` each, or longer: some share never grows, and
+    It is None where events of ``wide`` took as long as events of ``narrow`` each, or longer: a share never grows, and
     noise hid it.
     """
     if turns[wide] / wide >= turns[narrow] / narrow:

@@ -183,7 +183,7 @@ def groups_of(data: SnapshotDataModule) -> Sequence[int]:
 def vertex_shares(data: SnapshotDataModule, ranks: int) -> CutSnapshots:
     """Return what ranks have of every snapshot of training where METIS cuts the vertices, as `vertex_partition` does.
 
-    What is sent for targets is that of the first epoch, with the negatives of its links.
+    Bytes sent for targets are counted in the first epoch, with the negatives of its links.
 
     Args:
         data: Whose snapshots.

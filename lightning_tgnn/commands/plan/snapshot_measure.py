@@ -188,7 +188,7 @@ class OperatorMeter(pl.Callback):
         self.update_seconds = float(max(np.median(beside), 0.0))
 
     def _hear(self, call: OperatorCall) -> None:
-        """Take down a call, but for those of whole forward passes: their operators are there one by one."""
+        """Record a call, unless it is a whole forward pass, whose operators are recorded one by one."""
         if call.measured.operator != FORWARD:
             self._heard.append(call.measured)
 

@@ -48,7 +48,7 @@ class PredictOptions:
         candidates: Table with the column dst: destinations to choose from, each once; all so far if None.
         exclude_seen: Leave out destinations that the source has had an event with.
         side: Whether the nodes of --embed are "source" or "destination", where both share ids.
-        events: Table of events that came after those of the stream, columns src, dst and time: taken in before the
+        events: Table of events that came after the events of the stream, columns src, dst and time: taken in before the
             first answer. Edge features are found by the names that they had in training; where they had none, they are
             the other columns, in the order of training.
         source: The stream of training, where it is no longer at the place that the checkpoint names, or would have to

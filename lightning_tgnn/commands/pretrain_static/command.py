@@ -25,12 +25,12 @@ _DESCRIPTION = """Pretrain the static node memory of a recipe: a row per node, l
   lightning-tgnn fit --config recipes/disttgl_mooc_static.yaml
   lightning-tgnn pretrain-static --config RECIPE --model.static_dim 100 --output static.pt --epochs 10
 
-Task, model and split are those of the recipe; node memory is left out, and an embedding table stands in its place. One
+Task, model and split are as in the recipe; node memory is left out, and an embedding table stands in its place. One
 process trains on the training split alone. A node without an event in it gets zeros. The file appears when it is whole.
 The callback StaticMemory of a recipe gives its rows to a run; without --output the file goes where that callback looks.
 """
 _NAME = "lightning-tgnn pretrain-static"
-# What a run has saved of its settings beside those of a recipe; nothing here reads them.
+# What a run has saved of its settings beside the settings of a recipe; nothing here reads them.
 _OF_RUNS = {"ckpt_path": str, "weights_only": bool, "test_after_fit": bool, "edgebank": bool, "trust": bool}
 # What a recipe says of the run that comes later.
 _OF_PRETRAINING: dict[str, Any] = {
@@ -101,7 +101,7 @@ class PretrainingCommand(TGNNCommand):
             raise InvalidArgumentError(refusal("ckpt_path", "left out in pretraining", path, cure))
 
     def before_instantiate_classes(self) -> None:
-        """Put the settings of pretraining in the place of those of the run that comes later."""
+        """Put the settings of pretraining in place of the settings of the later run."""
         chosen = self.config["fit"]
         check_int("--epochs", chosen["epochs"], minimum=1, cure="10 is usual, 1 on a long stream")
         self._path, self._shuffle = _output(chosen), chosen["shuffle"]

@@ -32,7 +32,7 @@ def figure_rows(log: RunLog) -> list[tuple[str, ...]]:
 
 
 def is_of_baseline(tag: str) -> bool:
-    """Whether a metric of validation or test is that of a baseline beside the model.
+    """Whether a metric of validation or test belongs to a baseline beside the model.
 
     >>> is_of_baseline("val/edgebank/ap"), is_of_baseline("test/majority"), is_of_baseline("val/ap")
     (True, True, False)

@@ -103,7 +103,7 @@ def kind_of(source: object, kind: str = AUTO) -> str:
 def _given(command: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options that are given, on the line and in files; later ones count.
 
-    Only those of ``source`` and ``kind`` have their values: what the others may be depends on the kind.
+    Only ``source`` and ``kind`` have their values: what the others may be depends on the kind.
     """
     name = f"lightning-tgnn {command}"
     parser = OneLineErrors(name, usage=f"{name} [options]", add_help=False, allow_abbrev=False)

@@ -29,7 +29,7 @@ class Options:
         command: Its name.
         description: What it does, with an example.
         groups: The classes or functions, and which of their arguments are no options here.
-        defaults: Where a default is not that of the class.
+        defaults: Defaults that differ from the defaults of the class.
     """
 
     def __init__(

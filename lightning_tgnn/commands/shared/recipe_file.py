@@ -83,7 +83,7 @@ def check_recipe(given: str) -> yaml.Node | None:
 
 
 def _settings(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the line of every setting; ``a.b: 1`` is that of ``a: {b: 1}``."""
+    """Yield the path and the line of every setting; ``a.b: 1`` is the setting of ``a: {b: 1}``."""
     if isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value):
             yield from _settings(value, (*path, str(number)))

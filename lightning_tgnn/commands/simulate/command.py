@@ -41,7 +41,7 @@ def simulate(arguments: Sequence[str]) -> None:
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
-        DataError: The folder of stages is not that of a run.
+        DataError: The folder of stages is not the folder of a run.
     """
     (given,) = Options("simulate", DESCRIPTION, {SimulateOptions: set()}).parse(arguments)
     options = SimulateOptions(**given)

@@ -142,11 +142,11 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
 
     Args:
         stages: A YAML or JSON file, the same in braces, or the folder of a run that `SystemMonitor` logged.
-        sent: Bytes by name in the same form, beside those of ``stages``; None for none.
+        sent: Bytes by name in the same form, beside the bytes of ``stages``; None for none.
 
     Raises:
         InvalidArgumentError: An argument has another form, or holds a name that no stage has.
-        DataError: The folder is not that of a run.
+        DataError: The folder is not the folder of a run.
     """
     costs = _from_run(Path(stages)) if is_folder(stages) else _from_file(read_mapping("stages", stages))
     if sent is None:
@@ -157,7 +157,7 @@ def read_costs(stages: str, sent: str | None = None) -> GivenCosts:
 
 
 def _from_file(held: Mapping[str, Any]) -> GivenCosts:
-    """Return costs that hold for all strategies, or those of each, as ``lightning-tgnn plan`` writes them."""
+    """Return costs that hold for all strategies, or costs of each strategy, as ``lightning-tgnn plan`` writes them."""
     if "strategies" not in held:
         return _from_mapping("stages", held)
     each = held["strategies"]
@@ -206,7 +206,7 @@ def _numbers(argument: str, held: Mapping[str, Any], names: set[str]) -> dict[st
 
 
 def _names(*, travelling: bool) -> set[str]:
-    """Return what any plan takes: of seconds those of single stages as well."""
+    """Return the names that a plan may take, single stages included."""
     outlines = [SimulatedPlan.of(written).outline(2) for written in _PLANS]
     names = {name for outline in outlines for name in outline.costs(travelling=travelling)}
     if travelling:

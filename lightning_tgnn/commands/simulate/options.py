@@ -27,14 +27,14 @@ shares of rows, which options of a strategy go before:
   batch_size: 600
   shares: {targets: 0.5, repeated: 0.5, ahead: 0}
 
-Measured seconds are those of a run with the callback SystemMonitor, which every recipe has: give its folder, with
+Measured seconds come from a run with the callback SystemMonitor, which every recipe has: give its folder, with
 TensorBoard's files or a CSVLogger's metrics.csv. What training has waited for its batches is taken for a part of other
 there, and what it has waited for other ranks is left out. ExchangeMonitor logs the bytes that travel; give them by
 --bytes. costs.yaml of `lightning-tgnn plan` has what each strategy takes.
 
 Options of a strategy follow its name after colons, with values as in YAML:
   sven      staleness=1, micro_batches=1, ahead=0 (share of rows that are asked for ahead), remote=1 (rows that travel
-            over those of a batch that is split by time: less than 1 where it is split by destination)
+            over the rows of a batch that is split by time: less than 1 where it is split by destination)
   depcomm, depcache   staleness=0
   all three and disttgl   gradient_compression (bfloat16, int8, powersgd, with bytes of gradients_NAME, which powersgd
             needs; each takes the seconds of compress_NAME)
@@ -92,8 +92,8 @@ class SimulateOptions:
             loads of operators, in a file or in braces.
         ranks: Numbers of ranks, separated by commas.
         hosts: Hosts they are on, as many on each.
-        bytes: Bytes that travel, by name, in braces or in a file; beside those of stages.
-        batch_size: Events per rank and turn; None takes that of stages, or 600. On snapshots groups per device and
+        bytes: Bytes that travel, by name, in braces or in a file; beside the bytes of stages.
+        batch_size: Events per rank and turn; None takes the size in stages, or 600. On snapshots groups per device and
             update; None takes the groups of an update that snapshots say, or 4.
         turns: Of every rank. The second half of them is taken to be steady.
         link: From a host to the others, shared by its ranks: MBIT, or MBIT:MILLISECONDS.
@@ -104,7 +104,7 @@ class SimulateOptions:
         output: A JSON file of all metrics.
         snapshots: Vertices and edges of snapshots: a CSV, YAML or JSON file, such as `data inspect` and `plan` write,
             or in braces.
-        group_size: Snapshots of a group; None takes that of snapshots, or 8.
+        group_size: Snapshots of a group; None takes the group size of snapshots, or 8.
     """
 
     strategy: str

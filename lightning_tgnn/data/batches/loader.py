@@ -127,7 +127,7 @@ class EventLoader(StreamLoader):
             self._presampled.release()
 
     def turns(self, epoch: int | None) -> Sequence[Turn]:
-        """Return this rank's turns in an epoch; None asks for those of an evaluation."""
+        """Return this rank's turns in an epoch; None asks for the turns of an evaluation."""
         return self._turns(self.events, epoch)
 
     def _turns(self, events: Tensor, epoch: int | None, first: int = 0) -> Sequence[Turn]:

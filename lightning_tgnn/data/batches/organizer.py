@@ -57,7 +57,7 @@ class BatchOrganizer:
     Attributes:
         store: The stream.
         unseen: bool [N], nodes that no training event has.
-        sampled_roots: Whose neighbours a sample carries. Those of ``all`` roots are read by the model; those of
+        sampled_roots: Whose neighbours a sample carries. The model reads neighbours of ``all`` roots; neighbours of
             ``events`` only receive mails.
         embed_at: Whether every candidate is a root, or every distinct one.
         router: Says where what is written goes; None leaves that to the store.
@@ -70,7 +70,7 @@ class BatchOrganizer:
     router: WriteRouter | None = None
 
     def own_events(self, events: Tensor, turn: Turn) -> Tensor:
-        """Return a rank's events in a turn, int64 [B], ascending, of those of the pass (int64 [E])."""
+        """Return a rank's events in a turn, int64 [B], ascending, out of the events of the pass (int64 [E])."""
         if turn.split == TIME:
             return events[turn.events.start : turn.events.stop]
         together = events[turn.of.start : turn.of.stop]
@@ -79,7 +79,7 @@ class BatchOrganizer:
         return together[order[turn.events.start - first : turn.events.stop - first].sort().values]
 
     def events_of(self, events: Tensor, turns: Sequence[Turn]) -> Tensor:
-        """Return the events of all of a rank's turns, ascending and each once, of those of the pass (int64 [E])."""
+        """Return the events of all of a rank's turns, ascending and each once, out of the pass's events (int64 [E])."""
         own = torch.cat([events[:0], *(self.own_events(events, turn) for turn in turns)])
         return own if bool((own[1:] > own[:-1]).all()) else own.unique()
 
@@ -128,7 +128,7 @@ class BatchOrganizer:
     def _mails(self, own: Tensor, ends: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
         """Return ``mail_nodes`` and ``mail_source`` of a rank's events, int64 [B], with their ends, [B, 2].
 
-        Of ranks with consecutive events each mails all of its receivers: of several mails that of the last rank counts.
+        Ranks with consecutive events each mail all their receivers: of several mails the mail of the last rank counts.
         Split by destination, only the rank of the latest event that mails a node does.
         """
         if whole.turn.split == TIME or whole.mails is None:

@@ -75,7 +75,7 @@ class PresampledEpochs:
         """Draw the sets that are not there.
 
         Args:
-            draws: Their numbers; None for that of evaluation. Others make room.
+            draws: Their numbers; None for the draw of evaluation. Others make room.
             batch_size: Events of a global batch.
             own: int64 [L], ascending, the events of the rank's turns.
 

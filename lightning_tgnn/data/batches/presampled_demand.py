@@ -161,7 +161,7 @@ class _Counter:
         read = organize((reader.unsqueeze(1) * num_nodes + read_by(store, events, sample, roots)).flatten()).distinct
         yield read // num_nodes % self._ranks, read % num_nodes
         receivers = mailed(store, events, sample, roots)
-        # Split by destination, of all ranks only that of a batch's latest event mails a node.
+        # Split by destination, only the rank of a batch's latest event mails a node.
         sender = reader if self._split == TIME else batch
         sent = organize((sender.unsqueeze(1) * num_nodes + receivers).flatten())
         yield rank[sent.last // receivers.shape[1]], sent.distinct % num_nodes

@@ -59,7 +59,7 @@ def data_of_recipe(
         arguments["source"] = _read_only_source(arguments, root, file)
     if root is not None:
         arguments["root"] = str(root)
-    given = arguments["source"]  # that of training may have been a text file
+    given = arguments["source"]  # the source of training may have been a text file
     if isinstance(given, EventStore) or (isinstance(given, str | Path) and is_event_store(Path(given))):
         arguments = {name: value for name, value in arguments.items() if name not in _OF_FILES}
     data = TemporalDataModule(**arguments)

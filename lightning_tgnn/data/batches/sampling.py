@@ -109,7 +109,7 @@ class EventSampler:
     def last_mails(self, events: Tensor, draw: int | None, first: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return whom events mail, and the latest event that does so, as `last_mails` of what `sample` draws for them.
 
-        Arguments are those of `sample`.
+        Arguments are as in `sample`.
         """
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         if self.sampled_roots != "events":
@@ -163,9 +163,9 @@ def batch_bytes(sampler: EventSampler, batch_size: int, embed_at: EmbedAt = "eve
 
     Neighbours have their places whether there are as many or not. Where a model reads them, a place is an event number
     (as drawn, and in the order of the roots), a mask, the position of its node, a time, and with edge features the
-    position of their row; where it reads those of distinct roots only, as drawn and reordered. Where they only receive
-    mails, it is the entry found, a mask, an event and a node. Rows of features beyond those of the batch's own events
-    depend on what is drawn and are left out, and so are tables of compiled loops.
+    position of their row; for distinct roots only, as drawn and reordered. Where they only receive mails, it is
+    the entry found, a mask, an event and a node. Rows of features beyond the batch's own events depend on what is drawn
+    and are left out, and so are tables of compiled loops.
     """
     store = sampler.store
     places = batch_size * sampler.roots_per_event * sampler.num_neighbors

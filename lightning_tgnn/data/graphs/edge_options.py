@@ -145,7 +145,7 @@ def _check_there(folder: Path) -> None:
     """Refuse a folder that has gone, or that another machine has: it would be made anew."""
     if not folder.is_dir():
         cure = "open the graph where its files are"
-        raise InvalidArgumentError(refusal("folder", "that of the graph", f"{folder}, which is not there", cure))
+        raise InvalidArgumentError(refusal("folder", "the folder of the graph", f"{folder}, which is not there", cure))
 
 
 def _write(

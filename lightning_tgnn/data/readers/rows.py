@@ -128,7 +128,7 @@ def split(line: str, delimiter: str | None) -> list[str]:
 
 
 def find_delimiter(line: str) -> str | None:
-    r"""Return that of ``, ; \t`` which makes the most fields, or None where none of them occurs."""
+    r"""Return the delimiter out of ``, ; \t`` that makes the most fields, or None where none of them occurs."""
     most = max(",;\t", key=lambda delimiter: _count_fields(line, delimiter))
     return most if most in line else None
 

@@ -172,7 +172,7 @@ def _columns_of(snapshot: Snapshot, links: Tensor, names: Iterable[str]) -> dict
 
 
 def _types(form: SnapshotForm) -> dict[str, type[np.number]]:
-    """Return the columns that are kept, with their types: features only where they are not those of the sequence."""
+    """Return the columns that are kept, with their types: features only where they differ from the sequence's."""
     types: dict[str, type[np.number]] = {"vertices": np.int64, "links": np.int64}
     for relation in range(form.adjacency.num_matrices):
         types |= {f"{part}.{relation}": dtype for part, dtype in _PARTS.items()}

@@ -72,7 +72,7 @@ class GroupOrder:
 
 
 class SnapshotGroupLoader(SnapshotLoader):
-    """Yields the groups of a split in batches, those of an update of the weights.
+    """Yields the groups of a split in batches, each of which makes one update of the weights.
 
     Which of them a rank gets in training, and which snapshots of them, a schedule says; see `follow`. Without one a
     lone rank gets all. In evaluation the ranks get whole groups in turn. `state_dict` holds the position, counted in

@@ -156,7 +156,7 @@ class SnapshotSequence:
     def first_new(self, snapshot: int) -> int:
         """Return the place, among a snapshot's edges, of the first that the snapshot before does not have.
 
-        Where snapshots have no times, as those of a static graph, all edges of each are new, and so they are where a
+        Where snapshots have no times, as in a static graph, all edges of each are new, and so they are where a
         snapshot begins before the one before.
         """
         if self.times is None or snapshot == 0 or self.begins[snapshot] < self.begins[snapshot - 1]:

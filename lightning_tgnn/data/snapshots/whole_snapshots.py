@@ -34,8 +34,8 @@ class SnapshotForm:
         num_layers: Layers of the model, which all read the same edges.
         degrees: What features are made of the edges into and out of a vertex in the snapshot: ``"degree"`` is
             ``log(1 + in-degree)`` and ``log(1 + out-degree)``; ``"one_hot_degree"`` marks both degrees (Pareja et al.,
-            "EvolveGCN: Evolving graph convolutional networks for dynamic graphs", AAAI 2020). None takes those of the
-            sequence.
+            "EvolveGCN: Evolving graph convolutional networks for dynamic graphs", AAAI 2020). None takes the
+            sequence's features.
         standardization: What is done to the features of the sequence; None leaves them as they are.
     """
 

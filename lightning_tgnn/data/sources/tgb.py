@@ -71,7 +71,7 @@ class TGBDataset(Protocol):
         ...
 
     def load_test_ns(self) -> None:
-        """Read those of the test split."""
+        """Read the negatives of the test split."""
         ...
 
 
@@ -162,7 +162,7 @@ def _query(dataset: TGBDataset, split: str, rows: np.ndarray) -> Iterator[tuple[
 
 
 def _table(first: int, counts: Tensor, nodes: Tensor) -> Tensor:
-    """Return a row of negatives per event, int32 [E, Q], -1 behind those of an event that has fewer than others.
+    """Return a row of negatives per event, int32 [E, Q], -1 where an event has fewer than others.
 
     TGB sorts them, so that the first would be the same node for nearly all events. AP and AUC look at the first alone:
     it changes places with another, chosen by the event.

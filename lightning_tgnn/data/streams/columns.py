@@ -203,7 +203,7 @@ def notice_merged_times(time: np.ndarray, *, given: str = "float64", stacklevel:
 
 
 def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int | None:
-    """Return where the destinations begin whose ids are also those of sources; None where every id is of one node.
+    """Return where the destinations begin whose ids are also ids of sources; None where every id is of one node.
 
     Args:
         ids: [N], the user's ids of all nodes.

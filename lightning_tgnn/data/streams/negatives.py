@@ -36,7 +36,7 @@ class SimultaneousLinks:
 
     @classmethod
     def of(cls, src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> SimultaneousLinks:
-        """Return those of a stream, int64 [E] each and times [E], ascending."""
+        """Return the events of a stream, int64 [E] each and times [E], ascending."""
         same, neither = time[1:] == time[:-1], torch.zeros(1, dtype=torch.bool)
         tied = (torch.cat([same, neither]) | torch.cat([neither, same])).nonzero().squeeze(1)
         times = time[tied].unique_consecutive(return_inverse=True)[1]

@@ -266,7 +266,7 @@ class NodeNumbering:
         self._dst_ids.clear()
 
     def _in_one_type(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all ids in a type that holds those of both ends: text where one is, as a CSV of them is read."""
+        """Return all ids in a type that holds the ids of both ends: text where one is, as a CSV of them is read."""
         if not isinstance(self._src_ids[0], np.ndarray):
             import pyarrow as pa
 

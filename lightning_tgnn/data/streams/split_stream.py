@@ -160,8 +160,8 @@ def tie_notice(tied: float, past: str | None = None) -> str:
         return ""
     follows = {
         "time": "past='time' hides simultaneous events from each other",
-        "batch": "with past='batch' those of different batches see each other, unlike with past='time'",
-        "event": "with past='event' they give each other away, and metrics are higher than those of past='time'",
+        "batch": "with past='batch' tied events of different batches see each other, unlike with past='time'",
+        "event": "with past='event' they give each other away, and metrics are higher than with past='time'",
         None: "past='batch' and 'event' let them see each other, so metrics depend on past",
     }
     return f"{tied:.0%} of the events have another one at their time: {follows[past]}"

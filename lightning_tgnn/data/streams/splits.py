@@ -22,7 +22,7 @@ class Split:
         val: int64, event ids.
         test: int64, event ids.
         unseen: bool [N], nodes that no training event has.
-        held_out: bool [N], those of them that were held out.
+        held_out: bool [N], which of them were held out.
     """
 
     train: Tensor

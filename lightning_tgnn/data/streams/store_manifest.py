@@ -30,7 +30,7 @@ def write_manifest(
     """Make a store of a folder that has the files of its columns, and return the fingerprint.
 
     Args:
-        folder: With ``src.npy``, ``dst.npy``, ``time.npy`` and those of other columns.
+        folder: With ``src.npy``, ``dst.npy``, ``time.npy`` and the files of other columns.
         num_nodes: N.
         fingerprint: Of the columns; read from them if None.
         edge_feature_names: What the edge features are called, if that is known.

@@ -21,7 +21,7 @@ def sparse_product(edges: SparseRows, weights: Tensor, rows: Tensor) -> Tensor:
     Args:
         edges: Of the subgraph.
         weights: float32 [e], in the order of ``edges.columns``.
-        rows: float32 [n, d]; those of a lower precision are taken as such.
+        rows: float32 [n, d]; rows of a lower precision are taken as such.
     """
     return _Product.apply(edges, weights, rows.to(torch.promote_types(rows.dtype, weights.dtype)))
 

@@ -45,7 +45,7 @@ def backward(
     keep: Tensor | None,
     attention: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, states, weight and bias, given that of the weighted sums, [H, S, d]."""
+    """Return the gradients of query, states, weight and bias, given the gradient of the weighted sums, [H, S, d]."""
     given = _arrays(query, states, weight, bias, places, keep)
     to_query, to_states, to_weight, to_bias = (torch.empty(tensor.shape) for tensor in (query, states, weight, bias))
     gradients = to_query, to_states, to_weight, to_bias

@@ -23,7 +23,7 @@ def lengths_of(mask: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def by_query(root: Any, queries: int) -> Any:
-    """Return the roots in the order of their queries, int64 [S], and where those of each query start, [D + 1]."""
+    """Return the roots in the order of their queries, int64 [S], and where the roots of each query start, [D + 1]."""
     starts = np.zeros(queries + 1, np.int64)
     for s in range(len(root)):
         starts[root[s] + 1] += 1

@@ -30,7 +30,7 @@ def backward(
     keep: Tensor | None,
     attention: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, states, weight and bias, given that of the weighted sums, [H, S, d]."""
+    """Return the gradients of query, states, weight and bias, given the gradient of the weighted sums, [H, S, d]."""
     grad = grad.transpose(0, 1)
     angle = phase(places.elapsed, weight, bias)
     neighbors = _neighbors(states, places, angle.cos())

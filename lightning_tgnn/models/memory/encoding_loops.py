@@ -64,7 +64,7 @@ def encode(elapsed: Any, weight: Any, bias: Any, encoding: Any) -> None:
 
 @njit(parallel=True, **EXACT)
 def encode_backward(grad: Any, elapsed: Any, weight: Any, bias: Any, grad_weight: Any, grad_bias: Any) -> None:
-    """Add the gradients of weight and bias, given that of the encoding [n, d].
+    """Add the gradients of weight and bias, given the gradient of the encoding [n, d].
 
     Each of as many threads as ``grad_weight`` and ``grad_bias`` [threads, d] have rows adds up its own.
     """

@@ -82,7 +82,7 @@ def backward(
     proposal: Any,
     grad_recurrent: Any,
 ) -> None:
-    """Write the gradient of ``recurrent``, whose first three parts are that of ``incoming``."""
+    """Write the gradient of ``recurrent``, whose first three parts are the gradient of ``incoming``."""
     width = np.uintp(memory.shape[1])
     for u in prange(memory.shape[0]):
         if arrived[u]:

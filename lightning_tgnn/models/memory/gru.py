@@ -126,7 +126,7 @@ def _without_third(parts: Tensor, width: int) -> Tensor:
 
 
 class Gates(NamedTuple):
-    """What the gates of a GRU come to, float32 [U, d] each; that of a row without mail is not used."""
+    """What the gates of a GRU come to, float32 [U, d] each; a row without mail is not used."""
 
     reset: Tensor
     update: Tensor
@@ -160,7 +160,7 @@ def gates_by_loops(
 def gates_by_loops_backward(
     grad: Tensor, recurrent: Tensor, bias: Tensor, memory: Tensor, arrived: Tensor, gates: Gates
 ) -> Tensor:
-    """Return the gradient [U, 4 d] of ``recurrent``, of which the first three parts are also that of ``incoming``."""
+    """Return the gradient [U, 4 d] of ``recurrent``, whose first three parts are also the gradient of ``incoming``."""
     from lightning_tgnn.models.memory import gate_loops
     from lightning_tgnn.models.memory.loop_threads import use_torch_threads
 

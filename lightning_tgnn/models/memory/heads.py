@@ -47,7 +47,7 @@ class LinkPredictor(nn.Module):
 
         Args:
             embeddings: [m, d_emb].
-            rows: int64 [q, 2 + Q], of each link its source, its destination and those of its negatives.
+            rows: int64 [q, 2 + Q], of each link its source, its destination and its negatives.
 
         Returns:
             Logits of the links [q] and of the negatives [q, Q], float32.

@@ -54,7 +54,7 @@ def _add_pair(
     grad_others: Any,
     weight_grad: Any,
 ) -> None:
-    """Write the gradient of a destination, and add those of the source and of the weights, given that of a score."""
+    """Write a destination's gradient, and add the gradients of source and weights, given a score's gradient."""
     for d in range(weight.shape[1]):
         hidden = source[event, d] + others[row, d]
         change = _ZERO if hidden <= _ZERO else grad * weight[0, d]
@@ -75,7 +75,7 @@ def backward(
     grad_others: Any,
     grad_weight: Any,
 ) -> None:
-    """Write the gradients of what the scores are made of, [B, d] and [B (1 + Q), d], given those of the scores.
+    """Write the gradients of what the scores are made of, [B, d] and [B (1 + Q), d], given the gradients of the scores.
 
     Each of as many threads as ``grad_weight`` [threads, d] has rows writes its own.
     """

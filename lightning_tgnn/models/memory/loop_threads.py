@@ -25,6 +25,6 @@ def use_torch_threads() -> int:
         numba.set_num_threads(threads)
         _taken.threads = threads
     if torch.get_num_threads() != wanted:
-        # The compiler, when it first starts threads, sets the library's number for everybody, to that of the cores.
+        # The compiler, when it first starts threads, sets the library's number for everybody, to the number of cores.
         torch.set_num_threads(wanted)
     return threads

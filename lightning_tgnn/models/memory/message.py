@@ -13,7 +13,7 @@ from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.types import StateRows
 
 MessageFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From memory [P, d_mem] of a mail's own node, that of the other and features [P, d_edge] to messages [P, width]."""
+"""From memory [P, d_mem] of a mail's own node, of the other node and features [P, d_edge] to messages [P, width]."""
 
 _CURE = "give the class of a module that is called with two memories and the features of the event"
 

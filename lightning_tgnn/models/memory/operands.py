@@ -29,7 +29,7 @@ def _padded(table: Tensor, wanted: int, dtype: torch.dtype) -> Tensor:
 
 
 def operand_type(table: Tensor) -> torch.dtype:
-    """Return the type in which a float32 table enters a product: that of autocasting, where it is on."""
+    """Return the type in which a float32 table enters a product: the type of autocasting, where it is on."""
     device = table.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else table.dtype
 

@@ -50,7 +50,7 @@ def encode(elapsed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def encode_backward(grad: Tensor, elapsed: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias, given that of the encoding, [..., d]."""
+    """Return the gradients of weight and bias, given the gradient of the encoding, [..., d]."""
     if not _compiled(elapsed, weight):
         slope = phase(elapsed, weight, bias).sin().mul_(grad).flatten(0, -2)
         return -(elapsed.reshape(1, -1) @ slope).squeeze(0), -slope.sum(0)

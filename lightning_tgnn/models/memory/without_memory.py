@@ -13,7 +13,7 @@ from lightning_tgnn.types import RootBatch, StateRows, StreamInfo, UpdatedRows
 class WithoutMemory(MemoryModel):
     """The same GNN with an embedding table, its static node memory, in the place of node memory (DistTGL, section 3.1).
 
-    Neighbours, times and features are those of the GNN. Of node state only the time of a node's latest event is left,
+    Neighbours, times and features are as in the GNN. Of node state only the time of a node's latest event is left,
     which some embeddings read. What updates memory has nothing to learn.
 
     Args:

@@ -48,7 +48,7 @@ class RecurrentCell(nn.Module):
         InvalidArgumentError: ``module`` cannot be called in that form, or returns something else.
 
     Attributes:
-        widths: Of every tensor of the state; the first is that of the output.
+        widths: Of every tensor of the state; the first is the width of the output.
     """
 
     def __init__(self, module: nn.Module, in_dim: int) -> None:

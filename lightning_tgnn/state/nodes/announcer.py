@@ -48,7 +48,7 @@ class Announcer:
 
     @classmethod
     def talking(cls) -> int:
-        """Return how many are at work: those of runs within which another begins, the same number on every rank."""
+        """Return how many announcers work for runs within which another run begins, the same number on every rank."""
         return sum(one._thread is not None for one in cls._all)
 
     def talk_over(self, exchange: RowExchange) -> None:

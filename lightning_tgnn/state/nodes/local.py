@@ -128,7 +128,7 @@ class LocalStateStore(StateStore):
         self.position = state["position"]
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot."""
+        """Return tensors and plain values that hold the whole state, or the state of a snapshot."""
         if snapshot is None:
             return {"spec": asdict(self.spec), "position": self.position, **self._tables()}
         return {"spec": asdict(self.spec), "position": snapshot["position"], **vars(snapshot["old"].whole(self.rows))}

@@ -199,9 +199,9 @@ class PipelinedStateStore(PipelineStore):
         self.messages.barrier()
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot, on the first rank.
+        """Return tensors and plain values that hold the whole state, or the state of a snapshot, on the first rank.
 
-        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        The form is as in `LocalStateStore`, so that any number of ranks can load it.
         """
         if snapshot is not None:
             now = self.snapshot()

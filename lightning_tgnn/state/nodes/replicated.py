@@ -100,7 +100,7 @@ class ReplicatedStateStore(LocalStateStore):
         super().put(state)
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot."""
+        """Return tensors and plain values that hold the whole state, or the state of a snapshot."""
         self._settle()
         return super().state_dict(snapshot)
 

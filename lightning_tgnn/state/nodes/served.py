@@ -189,9 +189,9 @@ class ServedStateStore(StateStore):
         self._meet(snapshot["lane"])
 
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return tensors and plain values that hold the whole state, or that of a snapshot, on the first rank.
+        """Return tensors and plain values that hold the whole state, or the state of a snapshot, on the first rank.
 
-        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        The form is as in `LocalStateStore`, so that any number of ranks can load it.
         """
         now = None if snapshot is None else self.snapshot()
         if snapshot is not None:

@@ -90,7 +90,7 @@ class ShardedStateStore(PiecewiseStore):
             self.kept_elsewhere = KeptElsewhere(exchange.ranks, len(self.own_nodes), keeps=keeps)
         self.marks = Marks(spec.num_nodes)
         self.announcer: RowAnnouncer | None = None
-        # Remote rows asked for, and those of them that the cache had.
+        # Remote rows asked for, and how many of them the cache had.
         self.asked, self.found = 0, 0
         # Nodes that the latest step has changed, on whatever rank; on the CPU.
         self._changed = self.owner[:0]
@@ -261,7 +261,7 @@ class ShardedStateStore(PiecewiseStore):
     def state_dict(self, snapshot: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the rows of all ranks in the order of the nodes, on rank 0; the others return no rows.
 
-        The form is that of `LocalStateStore`, so that any number of ranks can load it.
+        The form is as in `LocalStateStore`, so that any number of ranks can load it.
         """
         state = self._on_this_rank(snapshot)
         ranks, rank = self.exchange.ranks, self.exchange.rank

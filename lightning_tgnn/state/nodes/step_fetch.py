@@ -16,7 +16,7 @@ from lightning_tgnn.state.nodes.update_exchange import by_owner
 from lightning_tgnn.state.nodes.wire import RowCodec
 from lightning_tgnn.types import AnnouncedRows, RowExchange, RowHandle, StateRows
 
-_AT_ONCE = 0  # the message of rows that the step before does not change; those of the pieces follow
+_AT_ONCE = 0  # the message of rows that the step before does not change; messages of the pieces follow
 ANNOUNCED_PIECES = 2
 """Into how many pieces announced rows may be cut: which of several late ones a row is in its reader alone knows."""
 
@@ -120,7 +120,7 @@ class StepFetch:
         self._lacks = ~kept
         missing = self._lacks.nonzero().squeeze(1)
         ranks = store.exchange.ranks
-        # For every owner the rows of the first message, then those of the second, and on.
+        # For every owner the rows of the first message, then the rows of the second, and so on.
         message = message[missing]
         order, flat = by_owner(owner[missing] * messages + message, ranks * messages)
         self._asked = torch.tensor(flat).view(ranks, messages)

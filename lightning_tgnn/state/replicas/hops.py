@@ -20,7 +20,7 @@ class ReplicaHops:
     Attributes:
         links: Of each hop, from the first to the last of a gather.
         summing: int64 [K], places of the masters here that have mirrors.
-        shared: int64 [R], places of all vertices with other replicas: those of ``summing``, then the mirrors of each
+        shared: int64 [R], places of all vertices with other replicas: ``summing``, then the mirrors of each
             hop.
         alone: int64 [n - R], places of the other vertices.
         first: Where in ``shared`` the mirrors of each hop begin.

@@ -47,7 +47,7 @@ class RowCoder:
             table[entries] = dequantize(data, table.shape[1], self.bits, self.blocks)
 
     def encode_changes(self, values: Tensor, places: Tensor, table: Tensor, entries: Tensor) -> tuple[Tensor, float]:
-        """Return bytes that turn a receiver's rows from a table's rows to those of ``values``, and the greatest error.
+        """Return bytes that turn a receiver's rows from a table's rows into rows of ``values``, and the greatest error.
 
         The bytes are the rows themselves, or their quantised differences. The table gets the rows that the receiver's
         `take` will have.

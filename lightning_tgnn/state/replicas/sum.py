@@ -93,7 +93,7 @@ class CachedReplicaSum:
             return (grad.new_zeros(()).expand_as(grad),)  # in its place comes what has been waited for
 
         # The backward pass runs in the opposite order, by when its functions were called: it sends gradients of the
-        # shared rows before it computes those of the others.
+        # shared rows before it computes the other rows.
         alone, shared = _Function.apply(
             lambda values: (values[hops.alone], values.new_empty(len(hops.shared), values.shape[1])),
             lambda alone, _: (_placed(alone, wait(), hops),),

@@ -131,7 +131,7 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
 
     Args:
         checkpoint: Of the same form on all ranks, which have to call it together.
-        path: The folder; that of the first rank counts.
+        path: The folder; the path given on the first rank counts.
         messages: Between all ranks, on the CPU.
         broadcast: Sends a value of the first rank to all.
 

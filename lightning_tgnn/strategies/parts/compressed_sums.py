@@ -35,7 +35,7 @@ class CompressedSum(Protocol):
     def state_dict(self, *, sharded: bool = False) -> dict[str, Any]:
         """Return what all ranks keep for the next step, on the first one; all have to call it together.
 
-        ``"residuals"`` are those of all ranks, [M, n].
+        ``"residuals"`` are the residuals of all ranks, [M, n].
 
         Args:
             sharded: Return what this rank keeps, as `OwnRows`, on all of them.
@@ -54,12 +54,12 @@ def add_ring(exchange: Exchange, count: int) -> None:
 
 
 def own_of(residual: Tensor, exchange: Exchange) -> OwnRows:
-    """Return the residual [n] of this rank as its row of those of all [M, n]."""
+    """Return the residual [n] of this rank as its row of the residuals of all ranks [M, n]."""
     return OwnRows(residual.unsqueeze(0), exchange.rank, exchange.ranks)
 
 
 def for_rank(residuals: Tensor, exchange: Exchange) -> Tensor:
-    """Return the residual [n] of this rank from those of all [M, n]; other numbers of ranks have the same in all."""
+    """Return this rank's residual [n] from all residuals [M, n]; other numbers of ranks have the same in all."""
     if len(residuals) == exchange.ranks:
         return residuals[torch.tensor([exchange.rank])][0]
     return residuals[:].sum(0) / exchange.ranks

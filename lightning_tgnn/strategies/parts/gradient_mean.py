@@ -53,7 +53,7 @@ class GradientMean:
         marks: Values at the end that are no gradients.
     """
 
-    _compressing: ClassVar[WeakSet[GradientMean]] = WeakSet()  # those of all runs of this process
+    _compressing: ClassVar[WeakSet[GradientMean]] = WeakSet()  # in all runs of this process
 
     def __init__(
         self,

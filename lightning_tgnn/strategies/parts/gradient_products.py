@@ -80,7 +80,7 @@ class SumOfProducts(CompressedSum):
         return _Hooked(future, exchange.ranks, values.dtype)  # the hook forms the mean of what are shares of one
 
     def _nudge(self, right: Tensor) -> None:
-        """Turn columns that are zero, as those of a weight that a step left alone, or they would stay so."""
+        """Turn columns that are zero, as for a weight that a step left alone, or they would stay so."""
         generator = torch.Generator().manual_seed(self._steps)  # the same on all ranks
         right.add_(torch.randn(right.shape, generator=generator).to(right), alpha=_NUDGE)
 

@@ -218,7 +218,7 @@ class KeptGroups:
 
 
 def memory_of_rank(run: Run) -> float:
-    """Return the bytes that a rank can still have: its part of those of its GPU or its machine."""
+    """Return the bytes that a rank can still have: its part of the free bytes of its GPU or its machine."""
     if run.device.type == "cuda":
         return torch.cuda.mem_get_info(run.device)[0] / _ranks_of_device(run)
     here = run.layout.hosts.count(run.layout.hosts[run.rank])

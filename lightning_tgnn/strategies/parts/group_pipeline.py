@@ -47,7 +47,7 @@ class GroupPipeline(OrderPart):
 
     With two streams the groups of a rank that has them whole take turns on two CUDA streams of its GPU, so that
     operators of two groups overlap in one process. Everything is enqueued in the same order, and gradients are added
-    up in the same order, so the result is that of one stream. CPUs have no streams.
+    up in the same order, so the result is as with one stream. CPUs have no streams.
 
     Args:
         open_groups: At least 1.
@@ -258,7 +258,7 @@ class _PipelinedTurn:
 
 
 class _InHand(torch.autograd.Function):
-    """A loss whose gradients are known, which DistributedDataParallel takes as those of any other."""
+    """A loss whose gradients are known, which DistributedDataParallel takes like the gradients of any other loss."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor | None], *weights: Tensor) -> Tensor:

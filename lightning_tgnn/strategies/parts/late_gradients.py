@@ -78,7 +78,7 @@ class SentGradients:
         self._update_quietly([*due, *early])
 
     def update(self, own: Tensor, update: Callable[[], object]) -> None:
-        """Make the updates up to this rank's own; at the end of an epoch those of all ranks.
+        """Make the updates up to this rank's own; at the end of an epoch the updates of all ranks.
 
         Args:
             own: This rank's gradient.

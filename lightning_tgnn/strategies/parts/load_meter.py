@@ -34,7 +34,7 @@ class OperatorCall:
 
 
 class _Work(NamedTuple):
-    """Snapshots that an operator works on: their numbers, their sizes added up, and those of a group's last one."""
+    """Snapshots that an operator works on: their numbers, their sizes added up, and a group's last sizes."""
 
     snapshots: tuple[int, ...]
     vertices: int
@@ -94,7 +94,7 @@ class LoadMeter:
 
     @contextmanager
     def forward(self, snapshot: Snapshot, *, last: bool) -> Iterator[None]:
-        """Take the operators of this context for those of a snapshot, and all of it for its forward pass.
+        """Take the operators of this context for operators of a snapshot, and all of it for its forward pass.
 
         Args:
             snapshot: Whose they are.

@@ -145,7 +145,7 @@ class NodeState:
         """Do nothing: batches say what they need themselves."""
 
     def forget(self) -> None:
-        """Take note that a checkpoint's node state has been loaded, which is that of the first copy."""
+        """Take note that a checkpoint's node state has been loaded, which is the state of the first copy."""
         self._goes_on = False
 
     def take_back(self) -> None:
@@ -182,7 +182,7 @@ class NodeState:
         if len(run.layout.copies) > 1 and run.writes_own_rows:
             saved[COPIES] = OneOfEach(store.sharded_state_dict() if copy else None, copy)
         elif len(run.layout.copies) > 1:
-            state = store.state_dict() if copy else None  # the task has that of the first
+            state = store.state_dict() if copy else None  # the task has the state of the first copy
             states = run.messages(COPIES).gather(state) if place == 0 else []
             saved[COPIES] = states
         return {**saved, "shared by": _sharing(run)} if saved else {}

@@ -41,7 +41,7 @@ class DemandingData(Protocol):
 
 
 def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int, run: Run) -> Tensor:
-    """Return the rank of every node, int64 [N]; all ranks get that of rank 0.
+    """Return the rank of every node, int64 [N]; all ranks get the owners of rank 0.
 
     Args:
         partition: A method, a file that ``lightning-tgnn partition`` wrote, or int64 [N].
@@ -134,14 +134,14 @@ def choose_edge_partition(
     *,
     relay: bool = True,
 ) -> Tensor:
-    """Return the rank of every edge, uint8 [E], int32 for more than 256 ranks; all ranks get that of rank 0.
+    """Return the rank of every edge, uint8 [E], int32 for more than 256 ranks; all ranks get the owners of rank 0.
 
     Args:
         partition: A method, a file, or integers [E].
         edges: Sources and destinations, int32 or int64 [E] each, and N.
         hosts: int64 [P], the host of every rank.
         trainer: Its DataModule knows the graph.
-        broadcast: Returns the values of rank 0; those of the others have the same type and shape.
+        broadcast: Returns the values of rank 0; the values of other ranks have the same type and shape.
         relay: Whether one replica on a host speaks for all of them there, for ``"auto"``.
 
     Raises:

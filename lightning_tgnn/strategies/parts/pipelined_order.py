@@ -1,4 +1,4 @@
-"""Sven's order of a step's stages: rows in micro-batches, and those of the next batch asked for ahead."""
+"""Sven's order of a step's stages: rows in micro-batches, and rows of the next batch asked for ahead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Pipelined(OrderPart):
-    """Rows in micro-batches, and those of the next batch asked for ahead; see `PipelinedOrder`.
+    """Rows in micro-batches, and rows of the next batch asked for ahead; see `PipelinedOrder`.
 
     Args:
         micro_batches: n, or ``"adaptive"``: what an `AdaptiveMicroBatch` callback finds to be the fastest.
@@ -72,7 +72,7 @@ class Pipelined(OrderPart):
         return PipelinedOrder(store, count, fetch_ahead=self.fetch_ahead, on_arrival=run.send_gradients)
 
     def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
-        """Return the stages of a turn; of an adaptive number of micro-batches those of one."""
+        """Return the stages of a turn; of an adaptive number of micro-batches the stages of one."""
         count = self.micro_batches if isinstance(self.micro_batches, int) else 1
         return pipelined(count, shares if self.fetch_ahead else replace(shares, ahead=0.0))
 
@@ -82,7 +82,7 @@ class PipelinedOrder:
 
     The rows are cut in n micro-batches: first those that are here, then those that travel meanwhile. Mails of one are
     applied while the next is on its way; what the batch writes is sent behind the embeddings. Every row is fetched and
-    updated once whatever n is, so the result is that of n = 1. Beyond the paper, the next batch's rows are asked for
+    updated once whatever n is, so the result is as with n = 1. Beyond the paper, the next batch's rows are asked for
     already in this step, and those that this one leaves alone travel behind the rest of it.
 
     Args:
@@ -158,7 +158,7 @@ def _announce_batches(run: Run, store: StateStore) -> None:
     if run.exchange.ranks == 1:
         return
     if "passes" not in run.schedule.needs:  # where the first one reads for the later ones
-        # By messages that nothing else waits behind, not even those of a run within which this one begins: which run
+        # By messages that nothing else waits behind, not even messages of a run within which this one begins: which run
         # that is differs from one run of a store to the next.
         way = f"requests {Announcer.talking()}"
         store.announce_over(run.exchange.beside(run.group_of(STATE, way, on_hosts=True)))

@@ -46,7 +46,7 @@ class RingUpdates(UpdatesPart):
         sends: What ranks send each other. ``"gradients"`` go to all other ranks, each of which makes all updates.
             ``"weights_and_moments"`` go on to the rank of the next batch after each update, with all that the optimizer
             keeps; the result is the same.
-        staleness: s: the passes of batch t begin once their weights have all updates up to that of batch t - 1 - s,
+        staleness: s: the passes of batch t begin once their weights have all updates up to batch t - 1 - s,
             where gradients travel. None takes M - 1, the largest s; 0 trains as one process does.
 
     Raises:
@@ -63,7 +63,7 @@ class RingUpdates(UpdatesPart):
         if self.staleness is None:
             return
         if self.sends != SENDS_GRADIENTS:
-            requirement = "left out where weights travel: a rank has those of its own last update, M - 1 batches late"
+            requirement = "left out where weights travel: a rank has weights of its own last update, M - 1 batches late"
             cure = "leave it out, or set sends='gradients'"
             raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
         check_int("staleness", self.staleness, minimum=0, cure="leave it out for M - 1 on M ranks")
@@ -85,7 +85,7 @@ class RingUpdates(UpdatesPart):
             may_be_unused: Whether a step may leave parameters out; it always may.
 
         Raises:
-            InvalidArgumentError: The staleness is that of a longer pipeline.
+            InvalidArgumentError: The staleness fits a longer pipeline only.
         """
         return OrderedUpdates(self, run)
 
@@ -98,7 +98,7 @@ class OrderedUpdates:
         run: What begins.
 
     Raises:
-        InvalidArgumentError: The staleness is that of a longer pipeline.
+        InvalidArgumentError: The staleness fits a longer pipeline only.
     """
 
     def __init__(self, part: RingUpdates, run: Run) -> None:
@@ -153,7 +153,7 @@ class OrderedUpdates:
             requirement = "True where ranks take turns: they update at the end of a step"
             raise InvalidArgumentError(refusal("automatic_optimization", requirement, False, cure))
         if self._part.staleness not in (None, self._messages.ranks - 1) and _accumulates(trainer):
-            requirement = "left out where gradients are accumulated: the batches of a window are those of all ranks"
+            requirement = "left out where gradients are accumulated: the batches of a window come from all ranks"
             cure = "leave it out, or set accumulate_grad_batches=1"
             raise InvalidArgumentError(refusal("staleness", requirement, self._part.staleness, cure))
 
@@ -192,7 +192,7 @@ class OrderedUpdates:
         if not pending or {name: pending.get(name) for name in kind} == kind:
             return pending
         if "sends" not in pending:
-            before = "those of a step of all ranks did, and the last ones are dropped"
+            before = "the batches of a step of all ranks did, and the last ones are dropped"
         else:
             before = f"{pending['sends']} of {pending['ranks']} ranks did"
         now = f"{self._part.sends} of {self._messages.ranks} ranks"

@@ -305,7 +305,7 @@ class SnapshotState:
         ).check(run)
 
     def _know_machine(self, run: Run, processes: int, open_groups: int) -> None:
-        """Drop the limits of a checkpoint of other machines; with those of these ones a run goes on as it was.
+        """Drop the limits of a checkpoint of other machines; with the limits of these machines a run resumes as it was.
 
         What is free changes from run to run, so it is what a rank could have that tells machines apart. Limits also
         depend on how many groups are open.

@@ -49,7 +49,7 @@ class TrainedWeights:
 
     @property
     def has_accumulated(self) -> bool:
-        """Whether there are gradients of earlier batches to which those of the current batch will be added."""
+        """Whether there are gradients of earlier batches to which the gradients of the current batch will be added."""
         loop = self.trainer.fit_loop.epoch_loop
         in_window = (loop.batch_progress.current.ready - 1) % self.trainer.accumulate_grad_batches > 0
         return in_window and any(parameter.grad is not None for parameter in self.parameters)

@@ -108,7 +108,7 @@ class MeanUpdates:
 
     @property
     def traffic(self) -> Traffic:
-        """The bytes of gradients, and apart from them those of rows of embedding tables."""
+        """The bytes of gradients, and apart from them the bytes of rows of embedding tables."""
         return self._exchange.traffic
 
     @property
@@ -145,7 +145,7 @@ class MeanUpdates:
         )
         self._sync.load_state_dict(pending, self._device)
         if self._model is None or self._model() is not model:  # the same one where a checkpoint is loaded within a fit
-            # A function without annotations: those of the method are strings, which DistributedDataParallel refuses.
+            # A function without annotations: a method's are strings, which DistributedDataParallel refuses.
             # Registered here, not by way of Lightning, which does so on CUDA only.
             model.register_comm_hook(None, lambda state, bucket: self._sync.hook(state, bucket))  # type: ignore[union-attr]
         self._model = ref(model)

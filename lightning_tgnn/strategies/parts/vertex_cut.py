@@ -265,7 +265,7 @@ class ReplicaState:
     def _fits(self, loader: CuttableLoader) -> bool:
         """Whether what a checkpoint holds of the cut is of this graph and these hosts."""
         saved = self._saved.get("part")
-        # Of a file that holds something else: a name would be that of a method or of a file to read.
+        # Of a file that holds something else: a name would be the name of a method or of a file to read.
         return isinstance(saved, Tensor) and self._same_way and len(saved) == len(loader.edges[0])
 
     @property
@@ -291,7 +291,7 @@ class ReplicaState:
         if saved.get("within") and with_caches and self._run.trainer.state.fn == "fit":
             rank_zero_warn(
                 "the checkpoint was saved within an epoch, after an error: the epoch is trained again with cached rows"
-                " that it had begun to replace, so results may differ a little from those of an unbroken run"
+                " that it had begun to replace, so results may differ a little from the results of an unbroken run"
             )
         own = {name: {key: rows[rank][:] for key, rows in cache.items()} for name, cache in tables.items()}
         if self._planned.threshold == PAPER:

@@ -221,7 +221,7 @@ class SharedOperators:
         return False
 
     def everyone(self, rows: Tensor) -> Tensor:
-        """Return the rows of all ranks, those of rank 0 first."""
+        """Return the rows of all ranks, rank 0 first."""
         counts = (
             self._exchange.counts(torch.full((self._exchange.ranks, 1), len(rows)), "row counts").flatten().tolist()
         )
@@ -229,7 +229,7 @@ class SharedOperators:
         return self._exchange.with_gradient(sent, [len(rows)] * self._exchange.ranks, counts, "rows of all")
 
     def aggregate(self, snapshot: Snapshot, layer: int, rows: Tensor, relation: int = 0) -> Tensor:
-        """Return the product of a layer's edges with rows [n, d], and those of other ranks behind them."""
+        """Return the product of a layer's edges with rows [n, d], and rows of other ranks behind them."""
         rows = _with_others(rows, self.links[snapshot.number], self._exchange, "features")
         return self.inner.aggregate(snapshot, layer, rows, relation)
 
@@ -253,12 +253,12 @@ def _check_goes_by_operators(task: SnapshotTask) -> None:
 
 
 def _with_others(rows: Tensor, links: RowLinks, exchange: RowExchange, operation: str) -> Tensor:
-    """Return own rows, and behind them those of other ranks."""
+    """Return own rows, and behind them the rows of other ranks."""
     return torch.cat([rows, exchange.with_gradient(rows[links.sent], links.to, links.received, operation)])
 
 
 def _owner(partition: str | Path | Tensor, run: Run) -> Tensor:
-    """Return the rank of every vertex, int64 [N]; all ranks get that of rank 0.
+    """Return the rank of every vertex, int64 [N]; all ranks get the owners of rank 0.
 
     Raises:
         InvalidArgumentError: The DataModule is not of snapshots, or the method or file is unknown or does not fit.

@@ -16,6 +16,7 @@ from lightning_tgnn.algorithms.partitions import edge_loops
 from lightning_tgnn.data import generate_graph, open_graph, save_graph
 from lightning_tgnn.data.graphs import edge_options
 from lightning_tgnn.data.graphs.edge_options import edges_with
+from lightning_tgnn.files.unfinished import hidden_name
 from tests.data.disks import files_below, nobody
 
 NODES = 7
@@ -153,7 +154,7 @@ def test_a_relative_folder_is_found_from_another_working_directory(folder, tmp_p
 def test_a_graph_that_went_where_its_folder_is_not_has_edges_in_memory(folder, tmp_path):
     graph = pickle.loads(pickle.dumps(open_graph(folder)))
     moved = folder.rename(tmp_path / "moved")
-    with pytest.warns(UserWarning, match=r"built in memory: folder must be that of the graph, .* is not there"):
+    with pytest.warns(UserWarning, match=r"built in memory: folder must be the folder of the graph, .* is not there"):
         assert_right(graph.with_options(**BOTH), moved)
     assert not folder.exists()
 
@@ -228,8 +229,8 @@ def test_those_of_another_user_that_cannot_be_read_or_replaced_are_left(read_onl
 
 
 def test_what_a_process_that_died_has_left_goes(folder, writes):
-    left = folder / f".edges-undirected-loops.lightning_tgnn-{'0a' * 16}"
-    others = [folder / f".edges-loops.lightning_tgnn-{'0a' * 16}", folder / ".edges-undirected-loops-mine"]
+    left = hidden_name(folder / "edges-undirected-loops")
+    others = [folder / f".edges-loops.lightning_tgnn-another.host-{'0a' * 16}", folder / ".edges-undirected-loops-mine"]
     for path in (left, *others):
         path.mkdir()
         (path / "src.npy").write_text("half")

@@ -27,7 +27,7 @@ def convert_ogb(folder: Path) -> Path:
     """Return the graph folder inside an OGB folder, made if it is not there yet.
 
     The raw files are tables (``edge``, ``node-feat``, ``node-label``, ``num-node-list``, all ``.csv.gz``), or archives
-    (``data.npz`` with ``edge_index`` and ``node_feat``, ``node-label.npz`` with ``node_label``). Edges are those of the
+    (``data.npz`` with ``edge_index`` and ``node_feat``, ``node-label.npz`` with ``node_label``). Edges are as in the
     files, which for an undirected graph hold one direction. A label that is NaN becomes -1, a vertex in no file of the
     split is in no mask.
 

@@ -53,7 +53,7 @@ def generate_graph(
         feature_dim: F, at least 1.
         homophily: Share of the edges that stay in their community, in [0, 1).
         exponent: Of the power law of degrees, above 2.
-        noise: Standard deviation of the noise; centres have that of 1.
+        noise: Standard deviation of the noise; centres have deviation 1.
         seed: Seed of the whole graph.
         folder: Where the same graph is written piece by piece, unless it is there, and mapped from, for graphs that do
             not fit into memory. Memory then has to hold some 60 bytes per vertex. None keeps the graph in memory.

@@ -21,7 +21,7 @@ class EdgeColumns:
     """What the edges of a stream have besides their ends: of each a name, the number of an edge feature, or None.
 
     ``"label"`` is the stream's label, ``"sign"`` says whether its only edge feature is positive, as 0 or 1; other names
-    are those of edge features.
+    are names of edge features.
 
     Attributes:
         weights: Of the edges.
