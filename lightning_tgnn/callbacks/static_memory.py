@@ -91,7 +91,7 @@ class StaticMemory(pl.Callback):
             )
         elif digest(rows) != self._digest:
             requirement = "of the rows that a task which has been trained has"
-            cure = "make a new task, or set trained=True to go on with its own"
+            cure = "make a new task, or set trained=True to continue with its own"
             raise InvalidArgumentError(refusal("StaticMemory(path=...)", requirement, str(self.path), cure))
 
     def _go_on(self) -> None:

@@ -49,7 +49,7 @@ def _run() -> int:
 
 
 class PeerFailureError(LightningTGNNError):
-    """Another rank has failed, so this one cannot go on."""
+    """Another rank has failed, so this one cannot continue."""
 
 
 class PeerInterruptError(PeerFailureError):
@@ -105,7 +105,7 @@ def is_interrupt(error: BaseException) -> bool:
     """Return whether Ctrl-C is what has raised an error, here or on another rank.
 
     A compiled loop of several results raises SystemError with KeyboardInterrupt as its cause: numba asks Python for the
-    type of every result, which is where Python hears of the signal, and goes on past the error.
+    type of every result, which is where Python hears of the signal, and continues past the error.
     """
     reason: BaseException | None = error
     while reason is not None and not isinstance(reason, KeyboardInterrupt | PeerInterruptError):

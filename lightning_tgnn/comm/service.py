@@ -39,7 +39,7 @@ class Service:
     """A separate process, started anew rather than forked, because threads of the ranks would not survive a fork.
 
     It sees a rank's connection close, however that comes about. It ends with the rank that has started it; until then
-    that rank's later services go on with it.
+    that rank's later services reuse it.
 
     Args:
         serve: The function of a module that the process runs, called with the connections and ``arguments``.

@@ -13,7 +13,7 @@ DESCRIPTION = """Train, validate and test temporal graph neural networks on even
   lightning-tgnn recipes quickstart                                copy a recipe into recipes/; without a name, list
   lightning-tgnn fit --config recipes/quickstart.yaml              a recipe as it stands
   lightning-tgnn fit --config RECIPE --data.source events.csv      the same on your own events
-  lightning-tgnn fit --config RECIPE --ckpt_path last              go on where its newest run stopped
+  lightning-tgnn fit --config RECIPE --ckpt_path last              resume where its newest run stopped
   lightning-tgnn test --config RECIPE --ckpt_path best             the metrics of its best checkpoint, or of a path
   lightning-tgnn fit --model.help LinkPrediction                   what --model.* takes
   lightning-tgnn fit --data.help TemporalDataModule                what --data.* takes

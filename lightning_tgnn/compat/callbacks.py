@@ -23,11 +23,11 @@ _PLAIN = (bool, int, float, str)
 
 
 class EarlyStops:
-    """Has a fit that goes on from a checkpoint end where `EarlyStopping` has ended the fit of the checkpoint.
+    """Has a fit that resumes from a checkpoint end where `EarlyStopping` has ended the fit of the checkpoint.
 
     A fit may train on after that, to its ``min_epochs`` or in the hooks that follow, and be killed there. By itself
     Lightning trains such a fit until the next figure. It also puts the patience of the checkpoint in place of the one
-    that is given, so that nobody could go on with more.
+    that is given, so that nobody could resume with more.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class EarlyStops:
 
         Args:
             checkpoint: Changed in place.
-            trainer: Which goes on with it.
+            trainer: The Trainer that resumes from it.
         """
         self._ended = []
         states = checkpoint.get("callbacks")
@@ -56,7 +56,7 @@ class EarlyStops:
         ended, self._ended = self._ended, []
         for stop in ended:
             if _is_over(stop, trainer.callback_metrics.get(stop.monitor)):
-                cure = "give more patience or other thresholds to go on"
+                cure = "give more patience or other thresholds to continue"
                 rank_zero_info(f"EarlyStopping({stop.monitor!r}) has ended the fit of the checkpoint: {cure}")
                 trainer.should_stop = True
 
@@ -97,7 +97,7 @@ _Saving = ModelCheckpoint | OnExceptionCheckpoint
 def guard_files(trainer: pl.Trainer) -> None:
     """Let callbacks save on an error, or remove what they have saved, only where the run has work to save.
 
-    The one file of an `OnExceptionCheckpoint` may be the very checkpoint that the run goes on with, or evaluates. The
+    The one file of an `OnExceptionCheckpoint` may be the very checkpoint that the run resumes from, or evaluates. The
     callbacks are as they were when the run has ended: another Trainer may have them next.
 
     Args:
@@ -177,7 +177,7 @@ def _save_together(
     module: pl.LightningModule,
     error: BaseException,
 ) -> None:
-    _release(callback)  # of the task's guards, too: no run goes on that asks them
+    _release(callback)  # of the task's guards, too: no later run asks them
     if isinstance(callback, ModelCheckpoint) and not callback.save_on_exception:
         return
     if not has_work_to_save(trainer):

@@ -41,7 +41,7 @@ class FitProgress:
         return self._begun_at is not None
 
     def has_trained(self, trainer: pl.Trainer) -> bool:
-        """Whether this is a fit that has trained a batch, since a checkpoint if it goes on with one."""
+        """Whether this is a fit that has trained a batch, since a checkpoint if it resumes from one."""
         return trainer.state.fn == "fit" and self._begun_at is not None and _batches(trainer) > self._begun_at
 
     def note_validation(self, trainer: pl.Trainer) -> None:

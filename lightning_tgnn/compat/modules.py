@@ -18,7 +18,7 @@ class Module(pl.LightningModule):
     """A LightningModule with a hook ahead of the transfer of a batch, and hyperparameters that may be put right."""
 
     def single_batch(self, batch: object) -> object:
-        """Return what goes on to the device in place of a batch.
+        """Return what is moved to the device in place of a batch.
 
         Lightning's public hook would have it warn of one in the task beside a DataModule.
         """

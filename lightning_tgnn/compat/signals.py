@@ -224,7 +224,7 @@ class _Started:
     """A process that has been started, of whose end by an error Lightning hears late.
 
     It ends the first rank by SIGKILL when it hears of it. Before that the first rank says what has become of the other
-    one, and how to go on.
+    one, and how to resume.
 
     Args:
         process: That has been started.

@@ -1,4 +1,4 @@
-"""The best checkpoint of a run, which later checkpoints name: found again, and carried over when a run goes on."""
+"""The best checkpoint of a run, which later checkpoints name: found again, and carried over when a run resumes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def best_of(checkpoint: dict[str, Any], path: Path) -> Path | None:
 
 
 def carry_best(checkpoint: dict[str, Any], trainer: pl.Trainer) -> None:
-    """Let a run that goes on in a new folder know the best so far as if it had found it itself.
+    """Let a run that resumes in a new folder know the best so far as if it had found it itself.
 
     Lightning's `ModelCheckpoint` looks for the best anew in another folder. All ranks call this. Where a run is only
     evaluated, its callbacks keep what they know.

@@ -233,7 +233,7 @@ def save_whole_checkpoints(strategy: Strategy) -> None:
 def _forget_files_elsewhere(checkpoint: dict[str, Any], path: str) -> None:
     """Drop the files outside of its folder that the state of a ModelCheckpoint names: it deletes them as its own.
 
-    The best of an earlier run, with which this one has gone on, stays: Lightning deletes no local file outside of the
+    The best of an earlier run, from which this one has resumed, stays: Lightning deletes no local file outside of the
     callback's own folder.
     """
     callbacks = checkpoint.get("callbacks")

@@ -1,4 +1,4 @@
-"""Downloads that go on where they broke off, are verified, and leave nothing that could pass for a whole file."""
+"""Downloads that resume where they broke off, are verified, and leave nothing that could pass for a whole file."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class RunFolders:
     def find(self, word: str) -> Path:
         """Return the last or the best checkpoint of the newest run.
 
-        A run that goes on with another and has saved nothing yet stands for that other one; runs that never trained do
+        A run that resumes another and has saved nothing yet stands for that other one; runs that never trained do
         not count.
 
         Args:
@@ -125,7 +125,7 @@ class RunFolders:
             if before is None:
                 raise _nowhere(word, f"the newest run, {run}, has ended before its first checkpoint")
             if not is_checkpoint(before):
-                raise _nowhere(word, f"the newest run, {run}, went on with {before}, which is not there any more")
+                raise _nowhere(word, f"the newest run, {run}, resumed from {before}, which is not there any more")
             return Path(before)
         if not saved:
             root = [] if self.root is None else [f"{self.root / (self.version or 'version_*')}/checkpoints"]

@@ -139,7 +139,7 @@ class LiveState:
 
         Args:
             events: What has happened, in order.
-            change: What is to be undone if it breaks off; None where nobody goes on then.
+            change: What is to be undone if it breaks off; None where nobody continues then.
         """
         self.version += 1
         self._reopen()

@@ -1,4 +1,4 @@
-"""Finds the number of micro-batches of Sven's pipeline while training goes on.
+"""Finds the number of micro-batches of Sven's pipeline during training.
 
 The callback is here and not in `callbacks/`, because `TunedRunner` adds one, and strategies import no callbacks.
 """

@@ -74,7 +74,7 @@ class PlanRunner(SupervisedStrategy):
         """Return what is to be run: who works on what, where state lives, how stages follow, when weights change.
 
         Asked at the start of every run of a Trainer. The parts should be the same objects each time: a store or updates
-        that are new ones begin anew, where the same go on with what an earlier run has left. `layout` has the ranks.
+        that are new ones begin anew, the same ones continue with what an earlier run left. `layout` has the ranks.
         `plan_for` asks without a task and a Trainer.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A runner of plans whose number of micro-batches may be found while training goes on."""
+"""A runner of plans whose number of micro-batches may be found during training."""
 
 from __future__ import annotations
 

@@ -114,5 +114,5 @@ def _first(values: Tensor) -> float:
 
 def _error(what: str, received: float, more: str = "") -> NotFiniteError:
     return NotFiniteError(
-        refusal(what, "finite", received, f"{more}{_CURE}, or go on regardless with detect_nan=False")
+        refusal(what, "finite", received, f"{more}{_CURE}, or continue regardless with detect_nan=False")
     )

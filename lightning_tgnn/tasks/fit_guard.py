@@ -226,10 +226,10 @@ def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
 
 
 def _refuse_search(trainer: pl.Trainer) -> None:
-    """Refuse Lightning's searches ahead of a fit that goes on: what they put back afterwards has no position."""
+    """Refuse Lightning's searches ahead of a fit that resumes: what they put back afterwards has no position."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, LearningRateFinder | BatchSizeFinder):
             name = type(callback).__name__
             cure = "leave the callback out, or ckpt_path, where the run is to begin anew"
             received = f"{name}, after which the run would begin at its first step"
-            raise InvalidArgumentError(refusal("Trainer(callbacks=...)", "without a search to go on", received, cure))
+            raise InvalidArgumentError(refusal("Trainer(callbacks=...)", "without a search to resume", received, cure))

@@ -166,7 +166,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         if self.model is not None:
             check_same_stream(self.info, info)
             if info is not None and self.trainer.state.fn == "fit":
-                self.info = info  # what its checkpoints are of from here on
+                self.info = info  # its checkpoints name this stream from here on
             return
         assert info is not None
         with torch.device("cpu"):  # a seed draws the same weights for every device

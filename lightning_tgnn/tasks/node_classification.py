@@ -159,7 +159,7 @@ class NodeClassification(Task):
             return
         check_same_graph(self.info, info, may_have_grown=self.trainer.state.fn == "predict")
         if self.trainer.state.fn == "fit":
-            self.info = info  # what its checkpoints are of from here on
+            self.info = info  # its checkpoints name this graph from here on
 
     def build(self, info: GraphInfo) -> None:
         """Build the model and its metrics for a graph.
@@ -228,7 +228,7 @@ class NodeClassification(Task):
         return loss
 
     def on_fit_start(self) -> None:
-        """Forget the metrics of an earlier fit, unless that fit goes on."""
+        """Forget the metrics of an earlier fit, unless that fit is resumed."""
         super().on_fit_start()
         saved, self._saved_metrics = self._saved_metrics, None
         self.train_metrics = None if self.trainer.ckpt_path is None else saved

@@ -34,7 +34,7 @@ def optimizer_settings(trainer: pl.Trainer, saved: dict[str, Any] | None = None)
 
     Args:
         trainer: With optimizers.
-        saved: The same of the run that goes on, if one does. Where `StochasticWeightAveraging` had put a scheduler of
+        saved: The same of the run that is resumed, if one is. Where `StochasticWeightAveraging` had put a scheduler of
             its own in the place of others, it takes these away: they are taken to be as they were.
     """
     settings = _settings(trainer)
@@ -87,7 +87,7 @@ def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> 
     """
     for kind, what in _FIXED.items():
         if kind in saved and saved[kind] != configured[kind]:
-            keep = _DECIDES_LENGTH if kind == "total_steps" else "go on with those"
+            keep = _DECIDES_LENGTH if kind == "total_steps" else "resume with those"
             cure = f"{keep}, or leave the checkpoint out to train anew"
             raise CheckpointError(refusal(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
 
@@ -102,7 +102,7 @@ def take_changed_options(saved: dict[str, Any], configured: dict[str, Any], trai
     Args:
         saved: `optimizer_settings` of that run.
         configured: `optimizer_settings` of this one.
-        trainer: About to go on, with everything restored.
+        trainer: About to resume, with everything restored.
     """
     pairs = zip(saved["groups"], configured["groups"], trainer.optimizers, strict=True)
     for before, now, optimizer in pairs:

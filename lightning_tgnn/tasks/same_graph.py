@@ -19,7 +19,7 @@ def check_same_stream(saved: StreamInfo | None, current: StreamInfo | None, *, r
     Args:
         saved: The stream of the model or checkpoint; None if it is not known yet.
         current: The stream at hand; None if it is not known.
-        resumes: Whether a fit goes on with the checkpoint: then other values are refused, too.
+        resumes: Whether a fit resumes from the checkpoint: then other values are refused, too.
 
     Raises:
         CheckpointError: The streams, or the order of their edge features, differ.
@@ -47,7 +47,7 @@ def check_same_graph(
     Args:
         saved: The graph of the model or checkpoint; None if it is not known yet.
         current: The graph at hand.
-        resumes: Whether a fit goes on with the checkpoint: then other values are refused, too.
+        resumes: Whether a fit resumes from the checkpoint: then other values are refused, too.
         may_have_grown: Whether other vertices and edges will do, as long as features and classes are as many, and edges
             have weights in both or in neither.
 

@@ -121,7 +121,7 @@ def accumulated_gradients(trainer: pl.Trainer, *, untouched: bool) -> dict[str, 
 
 @content_of(*SAVED)
 def restore_accumulated_gradients(saved: dict[str, Tensor], trainer: pl.Trainer) -> None:
-    """Go on with what `accumulated_gradients` returned; other numbers of ranks go on with the mean over the ranks."""
+    """Continue with what `accumulated_gradients` returned; other numbers of ranks take the mean over the ranks."""
     for name, parameter in trainer.lightning_module.named_parameters():
         per_rank = saved.get(plain_name(name))
         if per_rank is not None:

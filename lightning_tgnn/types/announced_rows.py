@@ -79,5 +79,5 @@ class RowAnnouncer(Protocol):
         ...
 
     def talk_over(self, exchange: RowExchange) -> None:
-        """Use another exchange between the same ranks; one that is at work goes on with its own."""
+        """Use another exchange between the same ranks; one that is at work continues with its own."""
         ...

@@ -83,7 +83,7 @@ class KnownData:
         """Return the settings that a checkpoint fixes, by argument, plain values all.
 
         Args:
-            training: Of a run that goes on with the checkpoint; otherwise of its evaluation.
+            training: For a run that resumes from the checkpoint; otherwise of its evaluation.
         """
         return {}
 

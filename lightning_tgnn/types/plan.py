@@ -129,7 +129,7 @@ class Plan:
                 received = part.__name__ if isinstance(part, type) else shown
                 raise InvalidArgumentError(refusal(name, f"the {name} of a plan", received, f"take {_EXAMPLES[name]}"))
         if " at 0x" in repr(self.schedule):  # the address of an object, which is another in every process
-            requirement, cure = "one whose repr says what it is, by which runs go on", "make it a frozen data class"
+            requirement, cure = "one whose repr says what it is, by which runs resume", "make it a frozen data class"
             raise InvalidArgumentError(refusal("schedule", requirement, self.schedule, cure))
         offered = frozenset[str]().union(*(part.offers for part in parts.values()))
         for name, part in parts.items():

@@ -129,7 +129,7 @@ class OpenState(Protocol):
         ...
 
     def take_back(self) -> None:
-        """Leave the task as it was, where what stands behind it is of this run only."""
+        """Leave the task as it was, where the store behind it belongs to this run only."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class Schedule(PlannedPart, ABC):
 
     @abstractmethod
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:
-        """Return the turns of a rank, made when they are asked for: a run goes on with any of them by its index."""
+        """Return the turns of a rank, made when they are asked for: a run resumes at any of them by its index."""
 
 
 class ScheduledLoader(ABC):
@@ -169,7 +169,7 @@ class ScheduledLoader(ABC):
     @property
     @abstractmethod
     def turns_left(self) -> int:
-        """Turns of this epoch that are still to come, where it goes on in the middle of one."""
+        """Turns of this epoch that are still to come, where it resumes in the middle of one."""
 
     @abstractmethod
     def follow(

@@ -292,7 +292,7 @@ def test_help_helps(capsys):
             "tgnn partition",
             "tgnn bench",
         ],
-        "fit --help": ["--data.help", "--test_after_fit", "go on where its newest run stopped\n"],
+        "fit --help": ["--data.help", "--test_after_fit", "resume where its newest run stopped\n"],
         "pretrain-static --help": [
             "lightning-tgnn pretrain-static [options]",
             "Over the training split",

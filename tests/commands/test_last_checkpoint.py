@@ -47,7 +47,7 @@ def test_ctrl_c_in_the_first_epoch_leaves_a_checkpoint_to_resume(given, tmp_path
     with pytest.raises(SystemExit) as ended:
         main([*words, "--trainer.max_epochs=1", broken])
     assert ended.value.code == 130
-    assert re.search(r"go on with: .*--ckpt_path \S*/last\.ckpt", capsys.readouterr().err)
+    assert re.search(r"resume with: .*--ckpt_path \S*/last\.ckpt", capsys.readouterr().err)
     main([*words, "--trainer.max_epochs=1", "--ckpt_path=last"])
     assert "resumed" not in capsys.readouterr().err
 

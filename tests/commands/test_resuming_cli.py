@@ -241,7 +241,7 @@ def test_the_command_of_an_interrupted_run_goes_on_with_it(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["fit", *COMMON, "--ckpt_path", "last", *interrupt])
     assert stopped.value.code == 130
-    (line,) = re.findall(r"lightning-tgnn: interrupted; go on with: lightning-tgnn (.*)", capsys.readouterr().err)
+    (line,) = re.findall(r"lightning-tgnn: interrupted; resume with: lightning-tgnn (.*)", capsys.readouterr().err)
     assert line.endswith(" --ckpt_path runs/quickstart/version_1/checkpoints/last.ckpt")
     assert line.count("--ckpt_path") == 1
 
@@ -251,9 +251,9 @@ def test_an_interrupt_before_the_first_checkpoint_says_so(capsys):
     for resume, expected in (
         (
             ["--ckpt_path=last"],
-            r"interrupted; go on with: .* --ckpt_path runs/\S+/version_\d+/checkpoints/last\.ckpt\n",
+            r"interrupted; resume with: .* --ckpt_path runs/\S+/version_\d+/checkpoints/last\.ckpt\n",
         ),
-        (["--trainer.logger.name=new"], r"interrupted; go on with: .* --ckpt_path runs/new/version_0/checkpoints/last"),
+        (["--trainer.logger.name=new"], r"; resume with: .* --ckpt_path runs/new/version_0/checkpoints/last"),
         (
             ["--trainer.logger.name=none", "--trainer.callbacks.batch=0"],
             "interrupted before the first checkpoint; start anew with: lightning-tgnn fit .*none",
@@ -305,7 +305,7 @@ def test_one_command_begins_a_run_and_goes_on_with_it(tmp_path, monkeypatch, cap
     words = ["fit", *COMMON, *SIZES, "--test_after_fit=false", "--ckpt_path=last-or-new", "--trainer.max_epochs"]
     with caplog.at_level("INFO"):
         main([*words, "1"])
-        assert "there is no checkpoint to go on with; a new run begins" in caplog.text
+        assert "there is no checkpoint to resume from; a new run begins" in caplog.text
         main([*words, "2"])
     assert f"{RUN}/checkpoints/last.ckpt is the last checkpoint" in caplog.text
     assert torch.load(max(Path("runs").rglob("last.ckpt")), weights_only=True)["epoch"] == 1

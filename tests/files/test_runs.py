@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_and_has_saved_nothing_stands_for_the_one_before(tmp_
     assert folders().find("last") == first
     first.unlink()
     with pytest.raises(
-        InvalidArgumentError, match=r"version_1, went on with .*last\.ckpt, which is not there any more"
+        InvalidArgumentError, match=r"version_1, resumed from .*last\.ckpt, which is not there any more"
     ):
         folders().find("last")
 

@@ -118,7 +118,7 @@ def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
     assert ("MEMBER: 2/2" in said) == (starter != "one rank")
     lines = re.findall(r"^lightning-tgnn: (.*)$", said, flags=re.MULTILINE)
     assert len(lines) == 1, said
-    command = lines[0].removeprefix("interrupted; go on with: ").removesuffix(", under torchrun as before")
+    command = lines[0].removeprefix("interrupted; resume with: ").removesuffix(", under torchrun as before")
     *repeated, path = shlex.split(command)
     assert repeated == ["lightning-tgnn", *words, "--ckpt_path"]
     steps = {str(saved.relative_to(tmp_path)): steps_of(saved) for saved in last.parent.glob("*.ckpt")}

@@ -385,7 +385,7 @@ def test_a_schedule_that_begins_anew_where_a_run_goes_on_is_refused():
     right.load_state_dict(state)
     assert next(iter(right)).shared.first == 40
     anew.load_state_dict(state)
-    with pytest.raises(InvalidArgumentError, match=r"turns that go on at event 30 of .* begin at `first` of the pass"):
+    with pytest.raises(InvalidArgumentError, match=r"turns that resume at event 30 of .* begin at `first` of the pass"):
         next(iter(anew))
 
 

@@ -273,8 +273,8 @@ def test_a_learning_rate_that_changes_keeps_its_schedule(tmp_path, schedule):
 @pytest.mark.parametrize(
     ("saved", "given", "message"),
     [
-        ("step", "sgd", r"optimizers must be \['Adam'\], as in the checkpoint, got \['SGD'\]; go on with those"),
-        ("step", "one cycle", r"schedulers must be \['StepLR'\], as in the .*, got \['OneCycleLR'\]; go on with those"),
+        ("step", "sgd", r"optimizers must be \['Adam'\], as in the checkpoint, got \['SGD'\]; resume with those"),
+        ("step", "one cycle", r"schedulers must be \['StepLR'\], as in the .*, got \['OneCycleLR'\]; resume with"),
         (
             "one cycle",
             "a longer cycle",

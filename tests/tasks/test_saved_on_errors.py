@@ -157,6 +157,6 @@ def test_no_search_comes_before_a_run_that_goes_on(tmp_path, search):
     trainer = trainer_of()
     trainer.fit(task, datamodule=data)
     trainer.save_checkpoint(finished)
-    message = "must be without a search to go on, got '.*Finder, after which the run would begin at its first step'"
+    message = "must be without a search to resume, got '.*Finder, after which the run would begin at its first step'"
     with pytest.raises(InvalidArgumentError, match=message):
         trainer_of(search).fit(made()[0], datamodule=data, ckpt_path=finished)

@@ -39,7 +39,7 @@ def changed_rows(values: Tensor, places: Tensor, sent: Tensor, threshold: float,
 
     A row is sent if ``max |z - z~| > eps * max |z~|`` in one of its blocks: the paper has one block, in which large
     values would hide the changes of small ones. With a threshold of 0 every row that has changed is sent. A row that
-    has become NaN is sent as well, so that no rank goes on with the old row.
+    has become NaN is sent as well, so that no rank keeps the old row.
 
     Args:
         values: float32 [m, k].
@@ -106,7 +106,7 @@ def quantize_changes(
 ) -> tuple[Tensor, float]:
     """Return the quantised difference of rows from rows of a table, and add it to the table as a receiver will.
 
-    Both sides then go on from the same row, and the errors of quantisation do not add up.
+    Both sides then continue from the same row, and the errors of quantisation do not add up.
 
     Args:
         values: float32 [m, k].

@@ -1,4 +1,4 @@
-"""After a command breaks off: removes the folder of a run that never trained, and says how to go on."""
+"""After a command breaks off: removes the folder of a run that never trained, and says how to resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunWatch(Callback):
 
     Args:
         trainer: Of the run. Of its loggers the first one counts, where it keeps runs in folders of a root.
-        ckpt_path: The checkpoint with which the run goes on; None for none.
+        ckpt_path: The checkpoint from which the run resumes; None for none.
     """
 
     def __init__(self, trainer: pl.Trainer, ckpt_path: str | None) -> None:
@@ -93,14 +93,14 @@ class RunWatch(Callback):
         saved = [path for path in paths if path.stat().st_mtime >= self._started]
         path = max(saved, key=lambda path: path.stat().st_mtime_ns) if saved else self._ckpt_path
         if words is None:
-            return f"{_LINE}; go on with {path}" if path else f"{_LINE} before the first checkpoint"
+            return f"{_LINE}; resume with {path}" if path else f"{_LINE} before the first checkpoint"
         resume = ["--ckpt_path", str(path)] if path else []
         command = shlex.join(["lightning-tgnn", *_without_checkpoint(words), *resume])
         if "TORCHELASTIC_RUN_ID" in os.environ:
             command = f"{command}, under torchrun as before"
         if path is None:
             return f"{_LINE} before the first checkpoint; start anew with: {command}"
-        return f"{_LINE}; go on with: {command}"
+        return f"{_LINE}; resume with: {command}"
 
 
 def _is_shared(folder: Path, trainer: pl.Trainer) -> bool:

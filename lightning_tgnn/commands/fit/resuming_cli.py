@@ -1,4 +1,4 @@
-"""LightningCLI that finds the checkpoint of a run, refuses what contradicts it, and says how to go on after Ctrl-C."""
+"""LightningCLI that finds the checkpoint of a run, refuses what contradicts it, and says how to resume after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ResumingCLI(CommandLine):
             try:
                 RunFolders.from_trainer(chosen["trainer"]).find(word)
             except NoCheckpointError:
-                rank_zero_info("ckpt_path: there is no checkpoint to go on with; a new run begins")
+                rank_zero_info("ckpt_path: there is no checkpoint to resume from; a new run begins")
                 chosen["ckpt_path"] = word = None
         if word in WORDS:
             chosen["ckpt_path"] = str(RunFolders.from_trainer(chosen["trainer"]).find(word))
@@ -130,7 +130,7 @@ class ResumingCLI(CommandLine):
         return trainer
 
     def run_subcommand(self, subcommand: str) -> None:
-        """Run a subcommand, and say how to go on where Ctrl-C has ended it."""
+        """Run a subcommand, and say how to resume where Ctrl-C has ended it."""
         try:
             super().run_subcommand(subcommand)
         except BaseException as error:
@@ -174,7 +174,7 @@ class RunSettings(SaveConfigCallback):
 
 
 class SameCheckpoint(Callback):
-    """Refuses ranks that go on with different checkpoints.
+    """Refuses ranks that resume from different checkpoints.
 
     Args:
         path: What this rank has found; None for none.

@@ -193,7 +193,7 @@ def _write(folder: Path, results: dict[str, CutResult], edges: EdgesToCut, optio
 
 
 def _print_cuts(console: Console, results: dict[str, CutResult], edges: EdgesToCut, folder: Path) -> None:
-    """Print what cuts cost, and how to go on.
+    """Print what cuts cost, and what to run next.
 
     Args:
         console: Where to.

@@ -254,7 +254,7 @@ def print_partitions(
     total: int,
     folder: Path,
 ) -> None:
-    """Print what partitions cost, what could be reached at best, and how to go on.
+    """Print what partitions cost, what could be reached at best, and what to run next.
 
     Args:
         console: Where to.

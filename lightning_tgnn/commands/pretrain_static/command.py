@@ -65,7 +65,7 @@ class PretrainingCommand(TGNNCommand):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Return ``fit``, without a checkpoint to go on from."""
+        """Return ``fit``, without a checkpoint to resume from."""
         return {"fit": TGNNCommand.subcommands()["fit"] | {"ckpt_path", "weights_only"}}
 
     def setup_parser(

@@ -199,7 +199,7 @@ class EventPipeline(SplitSource):
         """Return the settings, by argument, that a checkpoint fixes.
 
         Args:
-            training: Of a run that goes on with it: what decides what is trained, and by which measure it is the best.
+            training: For a run that resumes from it: what decides what is trained, and by which measure it is the best.
                 Otherwise of its evaluation: what decides which events a model has not seen, and what it is shown.
         """
         drawn = _DRAWN if training else ("seed",) if self._split_options["held_out_nodes"] else ()

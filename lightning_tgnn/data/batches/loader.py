@@ -33,7 +33,7 @@ class EventLoader(StreamLoader):
     """Yields the events of one split of a stream in time order, in batches.
 
     Not a map-style DataLoader, so that Lightning never reshuffles it. `state_dict` holds the exact position, counted in
-    batches that were handed out, not in batches made ahead. A run with another number of ranks can go on from there.
+    batches that were handed out, not in batches made ahead. A run with another number of ranks can resume from there.
 
     A schedule decides which events a rank gets, and in which batches; see `follow`. Without a schedule a single rank
     gets all events.

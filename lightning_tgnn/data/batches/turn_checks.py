@@ -90,7 +90,7 @@ def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout
     there = -(-over.num_events // schedule.global_batch_size(layout, over.batch_size))
     per_turn, lanes = schedule.batches_per_turn(layout), schedule.lanes(layout)
     for name, said, fits in (
-        ("batches_per_turn", per_turn, min(per_turn, there) == batches),  # a run that goes on counts by it
+        ("batches_per_turn", per_turn, min(per_turn, there) == batches),  # a run that resumes counts by it
         ("lanes", lanes, lanes >= batches),  # a store that is served lets them read and write by it
     ):
         if not fits:
@@ -107,15 +107,15 @@ def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout
 
 
 def check_goes_on(turns: Sequence[Turn], over: Pass) -> Sequence[Turn]:
-    """Return turns that go on where other numbers of ranks have stopped; refuse turns that begin anew.
+    """Return turns that resume where other numbers of ranks have stopped; refuse turns that begin anew.
 
     Raises:
         InvalidArgumentError: The first turn trains events before that place.
     """
     first = turns[0] if over.first and over.epoch is not None and len(turns) else None
     if first is not None and not first.copy and first.of.start < over.first:  # further copies go round
-        cure = "begin at `first` of the pass, or go on with as many ranks as before"
-        requirement = f"turns that go on at event {over.first} of the epoch"
+        cure = "begin at `first` of the pass, or resume with as many ranks as before"
+        requirement = f"turns that resume at event {over.first} of the epoch"
         raise InvalidArgumentError(refusal("schedule", requirement, first, cure))
     return turns
 

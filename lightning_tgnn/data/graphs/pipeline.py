@@ -86,7 +86,7 @@ class GraphPipeline(Pipeline):
         """Return the settings, by argument, that a checkpoint fixes.
 
         Args:
-            training: Of a run that goes on with it; otherwise of its evaluation, where the seed of dropout is free.
+            training: For a run that resumes from it; otherwise of its evaluation, where the seed of dropout is free.
         """
         done = self.standardization  # "auto" may well change nothing
         changed = {"standardize_features": False if done is None else done.columns}

@@ -143,7 +143,7 @@ def _count_fields(line: str, delimiter: str) -> int:
 
 
 def _is_open(line: str, delimiter: str) -> bool:
-    """Whether a quote in ``line`` goes on in the next one."""
+    """Whether a quote in ``line`` continues in the next one."""
     try:
         return len(list(csv.reader([f"{line}\n", ""], delimiter=delimiter))) == 1
     except csv.Error:

@@ -274,7 +274,7 @@ class SnapshotPipeline(SplitSnapshots):
         """Return the settings, by argument, that a checkpoint fixes.
 
         Args:
-            training: Of a run that goes on with it; otherwise of its evaluation: what decides what a model is shown.
+            training: For a run that resumes from it; otherwise of its evaluation: what decides what a model is shown.
         """
         names = (*_CUT, *_SHOWN, *_SPLIT, *(_DRAWN if training else ()))
         done = self.snapshots.form.standardization  # "auto" may well change nothing

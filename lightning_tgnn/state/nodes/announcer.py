@@ -52,7 +52,7 @@ class Announcer:
         return sum(one._thread is not None for one in cls._all)
 
     def talk_over(self, exchange: RowExchange) -> None:
-        """Use another exchange between the same ranks; work that has begun goes on with the old one."""
+        """Use another exchange between the same ranks; work that has begun continues with the old one."""
         if self._thread is None:
             self._exchange = exchange
 

@@ -82,7 +82,7 @@ class PipelinedStateStore(PipelineStore):
         """Events of the stream that the state has taken in."""
         self._meet()
         position = int(self._shared_position)
-        self.messages.barrier()  # no rank goes on before all have read
+        self.messages.barrier()  # no rank continues before all have read
         return position
 
     def fetch(self, nodes: Tensor) -> BatchRows:
@@ -105,7 +105,7 @@ class PipelinedStateStore(PipelineStore):
         return self._step
 
     def commit(self, update: StateUpdate) -> CommitHandle:
-        """Pass on what the next batch writes as well, write the rest of ``update``, and give word that it may go on."""
+        """Pass on what the next batch writes as well, write the rest of ``update``, and let it continue."""
         step = self._step or self.fetch(update.nodes)
         self._step = None
         changes = step.changes(update.to("cpu"))

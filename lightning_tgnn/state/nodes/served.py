@@ -126,7 +126,7 @@ class ServedStateStore(StateStore):
         return StateRows(**{field.name: shared[field.name].clone() for field in fields(StateRows)}).to(self.device)
 
     def commit(self, update: StateUpdate) -> CommitHandle:
-        """Start to write ``update`` and let the next lane go on."""
+        """Start to write ``update`` and let the next lane continue."""
         self.settle()
         update = update.to("cpu")
         count, mailed = len(update.nodes), len(update.mail_nodes)
@@ -157,7 +157,7 @@ class ServedStateStore(StateStore):
         return self._meet()[1]
 
     def reset(self) -> None:
-        """Return to the state before the first event; the first lane goes on."""
+        """Return to the state before the first event; the first lane continues."""
         self._meet(process.RESET)
 
     def _own(self) -> dict[str, Tensor]:
@@ -173,7 +173,7 @@ class ServedStateStore(StateStore):
         return copy
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a copy of this rank's share of the rows; the first lane goes on."""
+        """Return a copy of this rank's share of the rows; the first lane continues."""
         lane, position = self._meet(0)
         snapshot: dict[str, Any] = {"lane": lane, "position": position}
         snapshot |= {name: table.clone() for name, table in self._own().items()}
@@ -181,7 +181,7 @@ class ServedStateStore(StateStore):
         return snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Put a snapshot back; the lane goes on whose turn it was."""
+        """Put a snapshot back; the lane whose turn it was continues."""
         self._meet()
         for name, table in self._own().items():
             table.copy_(snapshot[name])

@@ -129,7 +129,7 @@ class StepFetch:
         self._pending: list[RowHandle | None] = [None] * messages
 
     def check_same(self, nodes: Tensor) -> None:
-        """Refuse to go on with other nodes.
+        """Refuse to continue with other nodes.
 
         Raises:
             InvalidArgumentError: ``nodes`` are not the announced ones.

@@ -162,7 +162,7 @@ class CachedReplicaSum:
             coder.add(total, links.mastered, arrived)
             errors.append(error)
         data, error = coder.encode(total, hops.summing)
-        # Every replica goes on with what the mirrors decode, the master too.
+        # Every replica continues with what the mirrors decode, the master too.
         coder.put(total, hops.summing, data)
         everyone = torch.arange(len(hops.summing), device=values.device)
         arrived, entries, _ = hops.scatter(

@@ -208,7 +208,7 @@ def notice_own_folders(path: str | Path, messages: Messages) -> None:
     blind = [f"rank {rank} on {host}" for rank, (host, sees) in enumerate(seen) if not sees and seen[0][1]]
     if blind:
         rank_zero_warn(
-            f"{path} is in a folder that {blind[0]} does not see: a test after the fit, or a run that goes on with it,"
+            f"{path} is in a folder that {blind[0]} does not see: a test after the fit, or a run that resumes from it,"
             f" will end there with an error; {_SHARED}"
         )
 

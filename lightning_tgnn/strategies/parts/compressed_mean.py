@@ -56,7 +56,7 @@ class CompressedMean:
         tables: Collection[Tensor],
         kept: Mapping[str, Any] | None,
     ) -> None:
-        """Begin anew with the weights of a model, or go on with what a checkpoint has of them.
+        """Begin anew with the weights of a model, or continue with what a checkpoint has of them.
 
         Args:
             parameters: Names and parameters of the model, in its order.

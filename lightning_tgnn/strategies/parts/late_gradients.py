@@ -139,7 +139,7 @@ class SentGradients:
         self._check_same()
 
     def hide(self) -> None:
-        """Put back the weights that this rank goes on with."""
+        """Put back the weights that this rank continues with."""
         if self._hidden is not None:
             hidden, self._hidden = self._hidden, None
             self._set(hidden.weights, hidden.optimizer)
@@ -180,7 +180,7 @@ class SentGradients:
             raise InvalidArgumentError(refusal("weights", requirement, f"others of {name} on some rank", cure))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the first rank goes on with: its weights, and the gradients of later ranks."""
+        """Return what the first rank continues with: its weights, and the gradients of later ranks."""
         late = [gradient.wait().cpu().clone() for gradient in self._late]
         if not late or self._messages.place:
             return {}

@@ -93,7 +93,7 @@ class NodeState:
             self._go_on(run, saved)
 
     def _go_on(self, run: Run, saved: Mapping[str, Any]) -> None:
-        """Have further copies and turns go on where they have ended; from the start if others have shared them."""
+        """Have further copies and turns continue where they have ended; from the start if others have shared them."""
         if run.trainer.state.fn != "fit":
             return
         self._goes_on = True
@@ -159,7 +159,7 @@ class NodeState:
             if self._run.ranks > 1 and has_stages(task):
                 if self._announcer is not None:
                     self._announcer.leave()
-                task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can go on
+                task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can continue
                 assert self._store is not None
                 self._store.close()
             return

@@ -65,7 +65,7 @@ class UpdatedByOwners(OrderPart):
 
 @dataclass(frozen=True)
 class TargetsFirst(OrderPart):
-    """The rows that the batch writes come first, so that the next batch can go on; see `TargetsFirstOrder`."""
+    """The rows that the batch writes come first, so that the next batch can continue; see `TargetsFirstOrder`."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"rows", "rows ahead"})
 

@@ -71,7 +71,7 @@ class ChosenParallelism:
             strategy: Whose ranks they are.
             task: What is trained.
             trainer: Which trains it.
-            saved: What the strategy has saved in the checkpoint that the run goes on with.
+            saved: What the strategy has saved in the checkpoint that the run resumes from.
 
         Raises:
             InvalidArgumentError: The stream or the task is not known, or nothing fits.
@@ -147,5 +147,5 @@ class ChosenParallelism:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on has to know."""
+        """Return what a run that resumes has to know."""
         return {} if self._found is None else {_KEY: list(self._found)}

@@ -64,7 +64,7 @@ class ReadOnce(OrderPart):
 class ReadOnceOrder:
     """The first pass over a batch reads the rows for all passes and writes; later passes compute with these rows.
 
-    Rows are written before embeddings are computed, so that the next batch can go on. A rank that reads and writes
+    Rows are written before embeddings are computed, so that the next batch can continue. A rank that reads and writes
     nothing in a turn takes part with no nodes, because other ranks may read and write, and wait for all ranks that
     share the state.
 

@@ -239,7 +239,7 @@ class OrderedUpdates:
             self._sent.show()
 
     def hide(self) -> None:
-        """Put back the weights that this rank goes on with."""
+        """Put back the weights that this rank continues with."""
         if self._sent is not None:
             self._sent.hide()
 
@@ -266,7 +266,7 @@ class OrderedUpdates:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the ranks go on with beside the weights that `show` makes."""
+        """Return what the ranks continue with beside the weights that `show` makes."""
         if self._saved:
             return dict(self._saved)
         held = {} if self._sent is None else self._sent.state_dict()

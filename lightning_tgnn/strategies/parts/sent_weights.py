@@ -111,7 +111,7 @@ class SentWeights:
             self._flat.take(latest)
 
     def hide(self) -> None:
-        """Put back the weights that this rank goes on with."""
+        """Put back the weights that this rank continues with."""
         if self._hidden is not None:
             hidden, self._hidden = self._hidden, None
             self._flat.take(hidden)

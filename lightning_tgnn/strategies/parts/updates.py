@@ -117,7 +117,7 @@ class MeanUpdates:
         return 0.0 if self._sync is None else self._sync.waited
 
     def attach(self, task: pl.LightningModule, model: DistributedDataParallel, pending: Mapping[str, Any]) -> None:
-        """Follow a model from here on; a second fit of the same parameters goes on with what the first has left.
+        """Follow a model from here on; a second fit of the same parameters continues with what the first has left.
 
         Raises:
             InvalidArgumentError: Gradients that come late would be mixed up.

@@ -263,7 +263,7 @@ class ReplicaState:
         return OneOfEach(rows, run.rank) if run.writes_own_rows else run.exchange.gather(rows, "checkpoint")
 
     def _fits(self, loader: CuttableLoader) -> bool:
-        """Whether what a checkpoint holds of the cut is of this graph and these hosts."""
+        """Whether the cut in a checkpoint belongs to this graph and these hosts."""
         saved = self._saved.get("part")
         # Of a file that holds something else: a name would be the name of a method or of a file to read.
         return isinstance(saved, Tensor) and self._same_way and len(saved) == len(loader.edges[0])

@@ -165,7 +165,7 @@ class SharedVertices:
 
 
 class KeptPartition:
-    """Where METIS has had the vertices, for runs that go on."""
+    """Where METIS has had the vertices, for runs that resume."""
 
     def __init__(self) -> None:
         self._held: tuple[int, Tensor] | None = None
@@ -176,7 +176,7 @@ class KeptPartition:
             self._held = int(partition[0]), partition[1]
 
     def give(self, task: SnapshotTask | None, ranks: int) -> None:
-        """Have the order of a task go on with it, on as many ranks."""
+        """Have the order of a task resume with it, on as many ranks."""
         shared = _shared_of(task)
         if shared is not None and self._held is not None and self._held[0] == ranks:
             shared.go_on_with(self._held[1])

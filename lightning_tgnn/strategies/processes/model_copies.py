@@ -25,7 +25,7 @@ class ModelCopies:
         model: This rank's copy, as training begins.
         messages: To all ranks.
         broadcast: Returns what the first rank has.
-        saved: What `from_all_ranks` returned; other numbers of ranks go on with what they have.
+        saved: What `from_all_ranks` returned; other numbers of ranks continue with what they have.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Settings that have to be equal on all ranks: the data, and everything that decides how it is trained on.
 
-Ranks on several hosts read files and recipes of their own. Where these differ, sums of gradients go on without an error
+Ranks on several hosts read files and recipes of their own. Where these differ, gradients are summed without an error
 while the copies of the weights drift apart, or messages come with lengths that nobody expects.
 """
 
@@ -108,7 +108,7 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
 
 
 def check_checkpoint_on_all(everyone: Messages, broadcast: Broadcast) -> None:
-    """Refuse ranks of which only some go on with a checkpoint, ahead of reading it; only those call this.
+    """Refuse ranks of which only some resume from a checkpoint, ahead of reading it; only those call this.
 
     The others tell what they are about to run by then, which is something else. The one of a SLURM job may be on the
     disk of one host.

@@ -157,7 +157,7 @@ class SupervisedStrategy(OpenDDPStrategy):
             with (
                 ended_at_once() if self.global_rank != 0 else nullcontext(),
                 ended_with_starter(),
-                isolate_rng() if self._is_seeded else nullcontext(),  # a later run goes on with the first one's numbers
+                isolate_rng() if self._is_seeded else nullcontext(),  # a later run takes the next numbers
             ):
                 store = self._meet_on_one_machine()
                 super().setup_distributed()
