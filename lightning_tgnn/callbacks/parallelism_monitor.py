@@ -164,8 +164,8 @@ class ParallelismMonitor(WindowedMonitor):
             self._close_window(trainer, self._strategy, None)
 
     def _close_window(self, trainer: pl.Trainer, strategy: PlanRunner, gradient: Tensor | None) -> None:
-        told = strategy.from_all_ranks((self._seconds, self._worked / self._seconds, self._counts, gradient))
-        lengths, shares, per_rank, gradients = zip(*told, strict=True)
+        reported = strategy.from_all_ranks((self._seconds, self._worked / self._seconds, self._counts, gradient))
+        lengths, shares, per_rank, gradients = zip(*reported, strict=True)
         seconds = sum(lengths) / len(lengths)
         counted = torch.stack(per_rank) if self._served is not None else None
         self.latest = self._loss | parallelism_metrics(shares, counted, seconds, self._steps, self._factors)

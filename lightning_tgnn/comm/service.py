@@ -71,13 +71,13 @@ class Service:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _connect(self, told: list[Any], ranks: tuple[int, ...], rank: int, group: dist.ProcessGroup | None) -> None:
+    def _connect(self, received: list[Any], ranks: tuple[int, ...], rank: int, group: dist.ProcessGroup | None) -> None:
         """Wait until all ranks are connected to the process, of which the first tells the others."""
         name = self._name
         if len(ranks) > 1:
             with peer_failure(f"start of the {name}"):
-                dist.broadcast_object_list(told, src=ranks[0], group=group)
-        address, key, self.pid = told[0]
+                dist.broadcast_object_list(received, src=ranks[0], group=group)
+        address, key, self.pid = received[0]
         _asked[self.pid] = self
         with self._answering():
             self._connection = Client(address, authkey=key)

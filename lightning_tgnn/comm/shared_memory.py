@@ -105,11 +105,11 @@ def shared_tensors(
         return {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
     size = room(shapes)
     with _made(size) if rank == ranks[0] else nullcontext(("", "")) as made:
-        told = [made]
+        received = [made]
         if len(ranks) > 1:
             with peer_failure("opening of shared memory"):
-                dist.broadcast_object_list(told, src=ranks[0], group=group)
-        path, problem = told[0]
+                dist.broadcast_object_list(received, src=ranks[0], group=group)
+        path, problem = received[0]
         if problem:
             raise DataError(refusal(what, "small enough for shared memory", problem, cure))
         memory = mapped(path, size)

@@ -54,13 +54,13 @@ class FitProgress:
         metrics = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
         return {"validated": self._validated == _batches(trainer), "figures": metrics}
 
-    def load(self, checkpoint: dict[str, Any], state: dict[str, Any], *, told: bool = True) -> None:
+    def load(self, checkpoint: dict[str, Any], state: dict[str, Any], *, warns: bool = True) -> None:
         """Put the counters of a checkpoint right, before Lightning reads them.
 
         Args:
             checkpoint: Changed in place.
             state: What `state_dict` returned when it was saved.
-            told: Whether to warn of what the checkpoint lacks.
+            warns: Whether to warn of what the checkpoint lacks.
         """
         self._loaded = None
         loop = checkpoint.get("loops", {}).get("fit_loop")
@@ -76,7 +76,7 @@ class FitProgress:
             metrics=dict(state.get("figures", {})),
         )
         if batches["current"]["ready"] != batches["current"]["processed"] and "untouched" in state:
-            _leave_batch(loop, untouched=state["untouched"], told=told)
+            _leave_batch(loop, untouched=state["untouched"], warns=warns)
         unfinished = batches if within else epochs
         for count in (unfinished["total"], unfinished["current"]):
             count |= dict.fromkeys(count, count["processed"])
@@ -146,7 +146,7 @@ def _batches(trainer: pl.Trainer) -> int:
     return cast(_ProcessedTracker, trainer.fit_loop.epoch_loop.batch_progress.total).processed
 
 
-def _leave_batch(loop: dict[str, Any], *, untouched: bool, told: bool) -> None:
+def _leave_batch(loop: dict[str, Any], *, untouched: bool, warns: bool) -> None:
     """Go back to before the batch within which a checkpoint was saved; on from it where it has changed something.
 
     Loaders count a batch as they hand it out, Lightning when it is over.
@@ -154,13 +154,13 @@ def _leave_batch(loop: dict[str, Any], *, untouched: bool, told: bool) -> None:
     Args:
         loop: Of the checkpoint, changed in place.
         untouched: Whether the batch had changed neither weights nor node state.
-        told: Whether to warn where it had.
+        warns: Whether to warn where it had.
     """
     progress = loop["epoch_loop.batch_progress"]
     for count in (progress["total"], progress["current"]):
         count |= dict.fromkeys(count, count["processed"])
     done = progress["current"]["processed"]
-    if not untouched and told:
+    if not untouched and warns:
         lost = "not trained on again, and its update of the weights may be missing"
         if not done:  # its epoch begins anew
             lost = "trained on again, and where its update of the weights was made already, it is made twice"

@@ -126,13 +126,13 @@ def notice_heavy_tails(moments: Moments, names: Sequence[str] | None, what: str)
     away = (moments.largest - moments.mean.abs()) / moments.deviation.clamp(min=_SMALLEST_DEVIATION)
     heavy = ((away > _HEAVY) & (moments.largest > _LARGEST_USUAL)).nonzero().squeeze(1).tolist()
     if heavy:
-        told = ", ".join(
+        notice = ", ".join(
             f"{repr(names[column]) if names else f'column {column}'} ({float(away[column]):,.0f} deviations)"
             for column in heavy[:_NAMED]
         )
         more = f" and {len(heavy) - _NAMED} more" if len(heavy) > _NAMED else ""
         warnings.warn(
-            f"{what} with a heavy tail, whose largest value is far from the mean: {told}{more}; take logarithms, as"
+            f"{what} with a heavy tail, whose largest value is far from the mean: {notice}{more}; take logarithms, as"
             " np.sign(x) * np.log1p(np.abs(x)), before they are given",
             stacklevel=3,
         )

@@ -282,8 +282,10 @@ def _with_categories(table: nw.DataFrame[Any], names: tuple[str, ...]) -> nw.Dat
         texts = Column(table[column], f"edge_features[{column!r}]").texts()
         if unknown := sorted(set(texts) - set(levels)):
             some = ", ".join(map(repr, unknown[:_FEW])) + (" ..." if len(unknown) > _FEW else "")
-            told = f"{column}: training had no {some}, only {', '.join(map(repr, levels[:_FEW]))}"
-            warnings.warn(f"{told}{' ...' if len(levels) > _FEW else ''}; such a value is none of these", stacklevel=4)
+            notice = f"{column}: training had no {some}, only {', '.join(map(repr, levels[:_FEW]))}"
+            warnings.warn(
+                f"{notice}{' ...' if len(levels) > _FEW else ''}; such a value is none of these", stacklevel=4
+            )
         made = one_hot(texts, levels)
         backend = table.implementation
         table = table.with_columns(

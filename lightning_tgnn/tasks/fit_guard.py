@@ -195,12 +195,12 @@ class FitGuard:
             InvalidArgumentError: A callback would search for a rate or size first.
         """
         saved, trainer = checkpoint.get(_CHECKPOINT_KEY, {}), trainer_of(task)
-        goes_on = trainer is not None and trainer.state.fn == "fit"
-        if goes_on and not self.progress.has_begun:
+        resumes = trainer is not None and trainer.state.fn == "fit"
+        if resumes and not self.progress.has_begun:
             _refuse_search(task.trainer)
-        _begin_averages_anew(checkpoint, told=goes_on)
-        self.progress.load(checkpoint, saved, told=goes_on)
-        if goes_on:
+        _begin_averages_anew(checkpoint, warns=resumes)
+        self.progress.load(checkpoint, saved, warns=resumes)
+        if resumes:
             self._early_stops.load(checkpoint, task.trainer)
         self._gradients = saved.get("gradients", {})
 
@@ -214,14 +214,14 @@ def has_loss_scale(trainer: pl.Trainer) -> bool:
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
-def _begin_averages_anew(checkpoint: dict[str, Any], *, told: bool) -> None:
+def _begin_averages_anew(checkpoint: dict[str, Any], *, warns: bool) -> None:
     """Let averages that hold no weights, as earlier versions have saved them, begin with the checkpoint's weights."""
     states = checkpoint.get("callbacks")
     for name, state in states.items() if isinstance(states, dict) else ():
         is_average = str(name).startswith(StochasticWeightAveraging.__name__) and isinstance(state, dict)
         if is_average and state.get("average_model_state") == {}:
             state |= {"average_model_state": checkpoint["state_dict"], "n_averaged": 0}
-            if told:
+            if warns:
                 rank_zero_warn("the checkpoint's StochasticWeightAveraging has averaged nothing: it begins anew")
 
 

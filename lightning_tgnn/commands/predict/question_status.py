@@ -56,8 +56,8 @@ def with_status(
     if "time" in piece.columns:
         times = time_column("time", piece["time"])
         for row in np.flatnonzero(times < predictor.latest_time).tolist():
-            told = pd.Series([times[row], predictor.latest_time])
-            asked, latest = dates_of(told) if predictor.has_dates else told
+            times_shown = pd.Series([times[row], predictor.latest_time])
+            asked, latest = dates_of(times_shown) if predictor.has_dates else times_shown
             early = f"time {asked} is before the latest event, {latest}"
             status.iloc[row] = early if status.iloc[row] == OK else f"{status.iloc[row]}; {early}"
     return piece, status

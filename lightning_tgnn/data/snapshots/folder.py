@@ -187,8 +187,8 @@ def _about(sequence: SnapshotSequence, form: SnapshotForm) -> dict[str, Any]:
     done = settings.pop("standardization")
     if done is not None:
         settings["standardization"] = {name: list(column) for name, column in done.items()}
-    told = {"version": _VERSION, "fingerprint": sequence.fingerprint, "timed": sequence.times is not None}
-    return {**told, **settings.pop("adjacency"), **settings}
+    manifest = {"version": _VERSION, "fingerprint": sequence.fingerprint, "timed": sequence.times is not None}
+    return {**manifest, **settings.pop("adjacency"), **settings}
 
 
 def _check_same(folder: Path, about: dict[str, Any]) -> None:

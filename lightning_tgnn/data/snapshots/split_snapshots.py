@@ -65,7 +65,7 @@ class SnapshotSplit:
         train_end, val_end = total - val - test, total - test
         bounds = {"train": (targets.ahead, train_end), "val": (train_end, val_end), "test": (val_end, total)}
         groups: dict[str, tuple[int, ...]] = {}
-        told = []
+        notices = []
         for split, (begin, end) in bounds.items():
             if begin >= end or begin < targets.ahead:
                 received = f"{total} snapshots with val_ratio={val_ratio} and test_ratio={test_ratio}"
@@ -75,12 +75,12 @@ class SnapshotSplit:
             numbers = range(begin - targets.ahead, end - targets.ahead)
             groups[split] = tuple(number for number in numbers if targets.any(number))
             if len(groups[split]) < len(numbers):
-                told.append(f"{len(numbers) - len(groups[split])} of {len(numbers)} of {SPLIT_NAMES[split]}")
+                notices.append(f"{len(numbers) - len(groups[split])} of {len(numbers)} of {SPLIT_NAMES[split]}")
             if not groups[split]:
                 received = f"{len(numbers)} groups without"
                 cure = "take longer windows, or give more labels"
                 raise DataError(refusal(f"the {SPLIT_NAMES[split]} split", "a group with targets", received, cure))
-        notice = f"groups without targets are left out: {', '.join(told)}" if told else None
+        notice = f"groups without targets are left out: {', '.join(notices)}" if notices else None
         return cls(**groups, notice=notice)
 
 

@@ -131,8 +131,8 @@ def notice_merged_integers(given: np.ndarray, *, stacklevel: int) -> None:
     rounded = order.astype(np.float64)
     if ((order[1:] != order[:-1]) & (rounded[1:] == rounded[:-1])).any():
         size = float(np.abs(rounded).max())
-        told = f"float64 does not tell all times of the size of {size:.4g} apart: some have become equal"
-        warnings.warn(f"{told}; subtract the first time, or give a coarser unit", stacklevel=stacklevel + 1)
+        notice = f"float64 does not tell all times of the size of {size:.4g} apart: some have become equal"
+        warnings.warn(f"{notice}; subtract the first time, or give a coarser unit", stacklevel=stacklevel + 1)
 
 
 def check_calendar(time: np.ndarray) -> None:
@@ -195,11 +195,12 @@ def notice_merged_times(time: np.ndarray, *, given: str = "float64", stacklevel:
     apart = gaps[gaps > 0]
     closest = float(apart.min()) if len(apart) else 0.0
     if len(apart) < len(gaps) and closest <= 2 * told_apart:
-        told = f"{given} does not tell times of the size of {largest:.4g} apart that differ by less than {told_apart:g}"
+        size = f"{largest:.4g} apart that differ by less than {told_apart:g}"
+        notice = f"{given} does not tell times of the size of {size}"
         cure = "subtract the first time, or give a coarser unit"
         if given != "float64":
             cure = "give float64 or integers, or subtract the first time ahead of converting"
-        warnings.warn(f"{told}: some may have become equal; {cure}", stacklevel=stacklevel + 1)
+        warnings.warn(f"{notice}: some may have become equal; {cure}", stacklevel=stacklevel + 1)
 
 
 def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int | None:

@@ -100,16 +100,16 @@ class Announcer:
 
     def agreed(self, ahead: int) -> int:
         """Return the least number of batches that a rank makes ahead; all ranks have to call it."""
-        told = torch.full((self._exchange.ranks, 1), ahead if self.is_wanted else 0)
-        return int(self.submit(lambda: self._tell(told)).result().min())
+        reported = torch.full((self._exchange.ranks, 1), ahead if self.is_wanted else 0)
+        return int(self.submit(lambda: self._tell(reported)).result().min())
 
     def decline(self) -> None:
         """Tell the other ranks that this rank has no batch to announce; call it in submitted work only."""
         self._tell(torch.full((self._exchange.ranks, 3), _DECLINES))
 
-    def _tell(self, told: Tensor) -> Tensor:
+    def _tell(self, reported: Tensor) -> Tensor:
         self._in_step = False
-        heard = self._exchange.counts(told, _OPERATION)
+        heard = self._exchange.counts(reported, _OPERATION)
         self._in_step = True
         return heard
 
@@ -131,8 +131,8 @@ class Announcer:
         gaps, first = _gaps(asked, counts)
         width = _width(gaps)
 
-        told = self._tell(torch.stack([counts, first, torch.full_like(counts, width)], dim=1))
-        counts_there, first_there, widths = told.unbind(1)
+        reported = self._tell(torch.stack([counts, first, torch.full_like(counts, width)], dim=1))
+        counts_there, first_there, widths = reported.unbind(1)
         if bool((declined := widths == _DECLINES).any()):
             raise PeerFailureError(f"rank {int(declined.nonzero()[0])} could not make a batch; its own error says why")
         width = int(widths.max())  # every rank has told every rank its own

@@ -39,10 +39,10 @@ def open_on_all(
         except Exception as error:
             failed = error
         lacks = socket.gethostname() if isinstance(failed, FileNotFoundError) else None
-        told = messages.gather((held.pop(WRITING, None), failed and str(failed), lacks))
-        refusals = [f"rank {rank}: {refused}" for rank, (_, refused, _) in enumerate(told) if refused is not None]
-        same = len({writing for writing, *_ in told}) == 1
-        apart, refused, alike = broadcast((_apart(path, told), refusals[:1], same))
+        reported = messages.gather((held.pop(WRITING, None), failed and str(failed), lacks))
+        refusals = [f"rank {rank}: {refused}" for rank, (_, refused, _) in enumerate(reported) if refused is not None]
+        same = len({writing for writing, *_ in reported}) == 1
+        apart, refused, alike = broadcast((_apart(path, reported), refusals[:1], same))
         if apart is not None:
             raise CheckpointError(apart) from failed
         if failed is not None:
@@ -56,10 +56,10 @@ def open_on_all(
     raise CheckpointError(refusal(str(path), "the same checkpoint on all ranks", received, cure))
 
 
-def _apart(path: str | Path, told: Sequence[tuple[object, str | None, str | None]]) -> str | None:
+def _apart(path: str | Path, reported: Sequence[tuple[object, str | None, str | None]]) -> str | None:
     """Return on the first rank what to say of a checkpoint that some ranks have opened and others do not find."""
-    lack = [f"rank {rank} on {host}" for rank, (_, _, host) in enumerate(told) if host is not None]
-    if not lack or all(refused is not None for _, refused, _ in told):
+    lack = [f"rank {rank} on {host}" for rank, (_, _, host) in enumerate(reported) if host is not None]
+    if not lack or all(refused is not None for _, refused, _ in reported):
         return None
     cure = "keep checkpoints and runs in a folder that all machines see, or copy it to the same path on each"
     return refusal(str(path), "a checkpoint that all ranks find", f"none on {', '.join(lack)}", cure)

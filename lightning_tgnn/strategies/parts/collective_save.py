@@ -84,7 +84,7 @@ class _Split:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Reported:
     """What the first rank has to know of another: plain values."""
 
     tables: dict[str, dict[str, Any]]
@@ -146,8 +146,8 @@ def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Mess
         held = cast("dict[str, Any]", split.rest(plain(dict(checkpoint), arrays=False)))
         tables = _write(split, parts_of(hidden), place, messages)
         parts = {f"{part.parent.name}/{part.name}": checksum(part) for part in _own_parts(hidden, messages.place)}
-        told = messages.gather(_Told(tables, split.places, split.nodes, split.each, parts))
-        _on_first(lambda: _finish(held, told, hidden, place), messages, broadcast)
+        reported = messages.gather(_Reported(tables, split.places, split.nodes, split.each, parts))
+        _on_first(lambda: _finish(held, reported, hidden, place), messages, broadcast)
 
 
 def _on_first(act: Callable[[], _Result], messages: Messages, broadcast: Broadcast) -> _Result:
@@ -258,13 +258,13 @@ def _own_parts(hidden: Path, rank: int) -> list[Path]:
     return sorted(parts_of(hidden).glob(f"__{rank}_*"))
 
 
-def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) -> None:
+def _finish(held: dict[str, Any], reported: list[_Reported], hidden: Path, place: Path) -> None:
     """Write what is the same on all ranks and where the rest lies, and move the folder in place."""
     tables: dict[str, dict[str, Any]] = {}
     places: dict[str, _Keys] = {}
     nodes: dict[str, str] = {}
     lists: dict[_Keys, dict[int, object]] = {}
-    for one in reversed(told):  # of what several have, the first rank's counts
+    for one in reversed(reported):  # of what several have, the first rank's counts
         tables |= {name: table for name, table in one.tables.items() if table["pieces"] or name not in tables}
         places |= one.places
         nodes |= one.nodes
@@ -273,7 +273,7 @@ def _finish(held: dict[str, Any], told: list[_Told], hidden: Path, place: Path) 
     for keys, values in lists.items():
         put(held, keys, [values[number] for number in range(len(values))])
     tables = {name: {**table, "nodes": nodes.get(name)} for name, table in tables.items()}
-    parts = {name: part for one in told for name, part in one.parts.items()}
+    parts = {name: part for one in reported for name, part in one.parts.items()}
     with writing_to(place):
         write_tensors(hidden / META, described(held, parts_of(hidden).name, parts, tables, places))
         sync_folder(hidden)

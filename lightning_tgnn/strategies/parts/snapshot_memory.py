@@ -216,8 +216,8 @@ class SnapshotState:
         run, task, pipeline = self._run, self._task, self.pipeline
         if run is None or task is None or pipeline is None or not isinstance(task.operators, ChosenOperators):
             return
-        told = run.broadcast(run.messages(GRADIENTS).gather(dict(task.operators.widths)))
-        for widths in told:  # a rank may not have had a group yet
+        reported = run.broadcast(run.messages(GRADIENTS).gather(dict(task.operators.widths)))
+        for widths in reported:  # a rank may not have had a group yet
             task.operators.widths |= widths
         if not task.operators.widths:  # convolutions that do not ask in which order they multiply
             return

@@ -100,11 +100,11 @@ def check_same_on_all(tell: Callable[[], Mapping[str, str]], everyone: Messages,
     """
     if everyone.ranks == 1:
         return
-    told = tell()
-    digest = blake2b(repr(sorted(told.items())).encode(), digest_size=7).digest()
+    reported = tell()
+    digest = blake2b(repr(sorted(reported.items())).encode(), digest_size=7).digest()
     if everyone.all_alike(int.from_bytes(digest, "big")):
         return
-    raise InvalidArgumentError(broadcast(_refused(everyone.gather(dict(told)))))
+    raise InvalidArgumentError(broadcast(_refused(everyone.gather(dict(reported)))))
 
 
 def check_checkpoint_on_all(everyone: Messages, broadcast: Broadcast) -> None:
@@ -128,9 +128,11 @@ def _refused(per_rank: list[dict[str, str]]) -> str | None:
     """Return on the first rank what to say of ranks that differ; None elsewhere."""
     if not per_rank:
         return None
-    known = dict.fromkeys(name for told in per_rank for name in told)
-    names = [name for name in known if len({told.get(name) for told in per_rank}) > 1]
-    in_all = [name for name in names if all(name in told for told in per_rank)]  # others mostly follow from these
+    known = dict.fromkeys(name for reported in per_rank for name in reported)
+    names = [name for name in known if len({reported.get(name) for reported in per_rank}) > 1]
+    in_all = [
+        name for name in names if all(name in reported for reported in per_rank)
+    ]  # others mostly follow from these
     differing = {name: _by_value(name, per_rank) for name in in_all or names}
     received = [*differing.values()] if len(differing) == 1 else [f"{name}: {one}" for name, one in differing.items()]
     return refusal(", ".join(differing), "the same on all ranks", _Plain("; ".join(received)), _CURE)
@@ -138,8 +140,8 @@ def _refused(per_rank: list[dict[str, str]]) -> str | None:
 
 def _by_value(name: str, per_rank: list[dict[str, str]]) -> str:
     holders: dict[str, list[int]] = {}
-    for rank, told in enumerate(per_rank):
-        holders.setdefault(told.get(name, "nothing"), []).append(rank)
+    for rank, reported in enumerate(per_rank):
+        holders.setdefault(reported.get(name, "nothing"), []).append(rank)
     ranks = {value: ", ".join(map(str, held)) for value, held in holders.items()}
     return ", ".join(f"{value} on rank{'s' * (', ' in held)} {held}" for value, held in ranks.items())
 
@@ -161,27 +163,29 @@ def recipe_of(strategy: OpenDDPStrategy, trainer: pl.Trainer) -> dict[str, str]:
         trainer: About to train or to evaluate, with its data read.
     """
     task, data, training = trainer.lightning_module, datamodule_of(trainer), trainer.state.fn == "fit"
-    told = {
+    reported = {
         "lightning_tgnn": str(vars(sys.modules[_PACKAGE]).get("__version__")),
         "run": f"{trainer.state.fn and trainer.state.fn.value}",
         "ckpt_path": "None",
     }
-    told |= {} if trainer.ckpt_path is None else _WITH_CHECKPOINT
+    reported |= {} if trainer.ckpt_path is None else _WITH_CHECKPOINT
     known = known_data(trainer)
-    told |= {"datamodule": type(data).__name__} | _texts(_graph(known), "{}", " of the data")
+    reported |= {"datamodule": type(data).__name__} | _texts(_graph(known), "{}", " of the data")
     settings = {**known.fixed_settings(training=training), "batch_size": known.batch_size}
-    told |= _texts(settings, f"{type(data).__name__}({{}}=...)")
+    reported |= _texts(settings, f"{type(data).__name__}({{}}=...)")
     arguments = _arguments_of_package(type(task)) - (frozenset() if training else _OF_UPDATES)
     hparams = {name: value for name, value in task.hparams.items() if name in arguments}
-    told |= {"model": type(task).__name__} | _texts(hparams, f"{type(task).__name__}({{}}=...)")
+    reported |= {"model": type(task).__name__} | _texts(hparams, f"{type(task).__name__}({{}}=...)")
     names = _TRAINED if training else ("limit_val_batches", "limit_test_batches", "limit_predict_batches")
     values = {name: getattr(trainer, name) for name in ("precision", *names)}
     if training:
         callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        told["Trainer(callbacks=...)"] = "; ".join(_meeting(one) for one in callbacks if isinstance(one, _COLLECTIVE))
-    told |= _texts(values, "Trainer({}=...)")
+        reported["Trainer(callbacks=...)"] = "; ".join(
+            _meeting(one) for one in callbacks if isinstance(one, _COLLECTIVE)
+        )
+    reported |= _texts(values, "Trainer({}=...)")
     options = {name: value for name, value in strategy.ddp_options.items() if isinstance(value, bool | int | float)}
-    return told | {"strategy": type(strategy).__name__} | _texts(options, f"{type(strategy).__name__}({{}}=...)")
+    return reported | {"strategy": type(strategy).__name__} | _texts(options, f"{type(strategy).__name__}({{}}=...)")
 
 
 def _arguments_of_package(kind: type) -> frozenset[str]:
@@ -210,7 +214,7 @@ def optimizers_of(trainer: pl.Trainer) -> dict[str, str]:
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     names = sorted({name for group in groups for name in group if name != "params"})
     configs = trainer.lr_scheduler_configs
-    told = {
+    reported = {
         "epochs": trainer.max_epochs,
         "optimizers": [type(optimizer).__name__ for optimizer in trainer.optimizers],
         "schedulers": [type(config.scheduler).__name__ for config in configs],
@@ -222,7 +226,7 @@ def optimizers_of(trainer: pl.Trainer) -> dict[str, str]:
     options: dict[str, object] = {name: [group.get(name) for group in groups] for name in names}
     if len(groups) == 1:
         options = {name: groups[0][name] for name in names}
-    return _texts(told, "{}") | _texts(options, "{} of the optimizers")
+    return _texts(reported, "{}") | _texts(options, "{} of the optimizers")
 
 
 def _settings_of(scheduler: object) -> dict[str, object]:
@@ -232,14 +236,14 @@ def _settings_of(scheduler: object) -> dict[str, object]:
 
 def plan_of(plan: Plan) -> dict[str, str]:
     """Return the parts of a plan and their settings, as text, by the name that a refusal calls them."""
-    told = {"copies of node state": str(len(plan.layout.copies)), "hosts": str(plan.layout.hosts)}
+    reported = {"copies of node state": str(len(plan.layout.copies)), "hosts": str(plan.layout.hosts)}
     for kind in ("schedule", "store", "order", "updates"):
         part = getattr(plan, kind)
         settings = {field.name: getattr(part, field.name) for field in fields(part)} if is_dataclass(part) else {}
         # Of partitions the first rank's counts, whatever the others are given.
         settings = {name: value for name, value in settings.items() if not isinstance(value, Tensor)}
-        told |= {f"{kind} of the plan": type(part).__name__} | _texts(settings, f"{type(part).__name__}({{}}=...)")
-    return told
+        reported |= {f"{kind} of the plan": type(part).__name__} | _texts(settings, f"{type(part).__name__}({{}}=...)")
+    return reported
 
 
 def _texts(values: Mapping[str, object], called: str, ending: str = "") -> dict[str, str]:
