@@ -188,6 +188,6 @@ def test_what_is_dropped_is_said(ranks):
     said = ranks[0]["dropped"]
     assert all(len(lines) == 1 for lines in said.values()), said
     assert "gradients of 3 ranks travel from here on" in said["mean", "gradients"][0]
-    assert "those of a step of all ranks did, and the last ones are dropped" in said["mean", "gradients"][0]
+    assert "the gradients of a step of all ranks did, and the last ones are dropped" in said["mean", "gradients"][0]
     assert "before, gradients of 3 ranks did" in said["gradients", "weights_and_moments"][0]
     assert "the checkpoint is of ranks that take turns" in said["gradients", "mean"][0]

@@ -192,7 +192,7 @@ class OrderedUpdates:
         if not pending or {name: pending.get(name) for name in kind} == kind:
             return pending
         if "sends" not in pending:
-            before = "the batches of a step of all ranks did, and the last ones are dropped"
+            before = "the gradients of a step of all ranks did, and the last ones are dropped"
         else:
             before = f"{pending['sends']} of {pending['ranks']} ranks did"
         now = f"{self._part.sends} of {self._messages.ranks} ranks"
