@@ -1,7 +1,13 @@
 """Data exchange between processes; apart from strategies, only this package uses torch.distributed."""
 
-from lightning_tgnn.comm.conversations import Conversation, Conversations
-from lightning_tgnn.comm.exchange import Exchange, PendingRows
+from lightning_tgnn.comm.exchange import (
+    Conversation,
+    Conversations,
+    Exchange,
+    InBackground,
+    PendingRows,
+    read_in_background,
+)
 from lightning_tgnn.comm.failure import (
     Attendance,
     PeerFailureError,
@@ -16,7 +22,6 @@ from lightning_tgnn.comm.failure import (
 )
 from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
-from lightning_tgnn.comm.in_background import InBackground, read_in_background
 from lightning_tgnn.comm.loopback import leave_loopback, meet_on_loopback
 from lightning_tgnn.comm.messages import Message, Messages
 from lightning_tgnn.comm.service import Service

@@ -1,9 +1,11 @@
-"""All-to-all exchange of rows with variable counts, over its own process group."""
+"""Exchanges of tensors between ranks, at once or in the background, and several beside each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from copy import copy
+from threading import Thread
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_tgnn.comm.failure import peer_failure
-from lightning_tgnn.comm.in_background import InBackground, read_in_background
 from lightning_tgnn.comm.traffic import Traffic
 
 _CPU = torch.device("cpu")
@@ -181,3 +182,82 @@ class _Exchanged(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         back = ctx.exchange.start(grads[0], ctx.received, ctx.sent, f"{ctx.operation}_gradient").wait()
         return back, None, None, None, None
+
+
+class InBackground:
+    """A tensor that a thread forms; on a GPU beside the stream of whoever asks for it.
+
+    Args:
+        form: Returns the tensor. Autograd does not follow it.
+        stream: Of the GPU; None on a CPU.
+        name: Of the thread.
+
+    Attributes:
+        seconds: From the start until the tensor was formed.
+    """
+
+    def __init__(self, form: Callable[[], Tensor], stream: torch.cuda.Stream | None, name: str) -> None:
+        self._formed: Future[Tensor] = Future()
+        self._begun, self.seconds = perf_counter(), 0.0
+        self._stream = stream
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+        # A daemon: whoever waits for a rank that has failed must not keep this process from its end.
+        Thread(target=self._run, args=(form,), name=name, daemon=True).start()
+
+    def _run(self, form: Callable[[], Tensor]) -> None:
+        try:
+            with torch.cuda.stream(self._stream), torch.no_grad():
+                values = form()
+            self.seconds = perf_counter() - self._begun
+            self._formed.set_result(values)
+        except BaseException as error:
+            self._formed.set_exception(error)
+
+    def wait(self) -> Tensor:
+        """Return the tensor, or raise what has been raised in its place."""
+        values = self._formed.result()
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._stream.device)
+            current.wait_stream(self._stream)
+            values.record_stream(current)
+        return values
+
+
+def read_in_background(stream: torch.cuda.Stream | None, *tensors: Tensor) -> None:
+    """Keep the memory of tensors until a stream has read them; they may be let go of before."""
+    if stream is not None:
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+
+Conversation = Iterator[None]
+"""Starts a message at every step of its iteration, after the one before has arrived."""
+
+
+class Conversations:
+    """Conversations under way; `carry_on` sends the next message of each, so that no rank waits in between.
+
+    All ranks have to begin and carry on in the same order, because a process group matches messages by their order.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[Conversation] = []
+
+    def begin(self, conversation: Conversation) -> None:
+        """Start the first message of a conversation."""
+        self._under_way += _carried_on([conversation])
+
+    def carry_on(self) -> None:
+        """Start the next message of every conversation."""
+        self._under_way = _carried_on(self._under_way)
+
+    def finish(self) -> None:
+        """Carry on until every conversation has ended."""
+        while self._under_way:
+            self.carry_on()
+
+
+def _carried_on(conversations: list[Conversation]) -> list[Conversation]:
+    over = object()
+    return [conversation for conversation in conversations if next(conversation, over) is not over]

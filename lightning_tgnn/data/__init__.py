@@ -9,25 +9,21 @@ from lightning_tgnn.algorithms.streams.counter_random import random_below
 from lightning_tgnn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_tgnn.data.batches.datamodule import TemporalDataModule
     from lightning_tgnn.data.batches.loader import EventLoader
-    from lightning_tgnn.data.graphs.datamodule import FullGraphDataModule
+    from lightning_tgnn.data.datamodules import FullGraphDataModule, SnapshotDataModule, TemporalDataModule
     from lightning_tgnn.data.graphs.graph import Graph
     from lightning_tgnn.data.graphs.sources.folder import open_graph, save_graph
     from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
     from lightning_tgnn.data.readers import read_events
-    from lightning_tgnn.data.snapshots.datamodule import SnapshotDataModule
     from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
     from lightning_tgnn.data.sources.synthetic import generate_stream
     from lightning_tgnn.data.streams.event_store import EventStore
     from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
 _HOMES = {
-    "batches.datamodule": ("TemporalDataModule",),
+    "datamodules": ("FullGraphDataModule", "SnapshotDataModule", "TemporalDataModule"),
     "streams.event_store": ("EventStore",),
     "graphs.graph": ("Graph",),
-    "graphs.datamodule": ("FullGraphDataModule",),
-    "snapshots.datamodule": ("SnapshotDataModule",),
     "snapshots.sequence": ("SnapshotSequence",),
     "graphs.sources.folder": ("open_graph", "save_graph"),
     "batches.loader": ("EventLoader",),

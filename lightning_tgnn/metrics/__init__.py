@@ -20,12 +20,12 @@ from lightning_tgnn.metrics.functional import (
     hits_at_k,
     reciprocal_rank,
 )
-from lightning_tgnn.metrics.link_metrics import LinkMetrics
-from lightning_tgnn.metrics.ranking import (
+from lightning_tgnn.metrics.link_metrics import (
     ExpectedMeanReciprocalRank,
     HitsAtK,
     LinkAUROC,
     LinkAveragePrecision,
+    LinkMetrics,
     MeanReciprocalRank,
 )
 

@@ -10,19 +10,24 @@ from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
-from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
+from lightning_tgnn.algorithms.traffic.granularity_tuner import (
+    GranularityTuner,
+    choose_granularity,
+    fit_redundancy,
+    prefix_redundancy,
+    transfer_speed,
+)
 from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
-from lightning_tgnn.strategies.parts.pipelined_order import Pipelined, PipelinedOrder
+from lightning_tgnn.strategies.parts.pipelined_order import ADAPTIVE, Pipelined, PipelinedOrder
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import wait_for_device
-from lightning_tgnn.types import EventBatch
+from lightning_tgnn.types import EventBatch, OrderPart
 
 _NOTHING = "AdaptiveMicroBatch has nothing to do"
 
@@ -186,3 +191,25 @@ def _given(strategy: PlanRunner) -> int | None:
     assert strategy.planned is not None
     order = strategy.planned.order
     return order.micro_batches if isinstance(order, Pipelined) and isinstance(order.micro_batches, int) else None
+
+
+class TunedRunner(PlanRunner):
+    """Runs a plan, and brings an `AdaptiveMicroBatch` where the plan leaves n to be found."""
+
+    @property
+    def order_part(self) -> OrderPart:
+        """The order of the plan."""
+        raise NotImplementedError
+
+    @override
+    def connect(self, model: pl.LightningModule) -> None:
+        super().connect(model)
+        order = self.order_part
+        if not (isinstance(order, Pipelined) and order.micro_batches == ADAPTIVE):
+            return
+        callbacks = model.trainer.callbacks  # type: ignore[attr-defined]
+        if not any(isinstance(given, AdaptiveMicroBatch) for given in callbacks):
+            # Before those that save, which Lightning has last: they save what it has found, and a checkpoint that is
+            # about to be read gives it back.
+            saving = sum(isinstance(given, Checkpoint) for given in callbacks)
+            callbacks.insert(len(callbacks) - saving, AdaptiveMicroBatch())

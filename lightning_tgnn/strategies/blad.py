@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SEARCH, Sn
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
 from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
-from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.types import Plan
 
 AUTO = "auto"

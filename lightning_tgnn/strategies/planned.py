@@ -10,8 +10,8 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients
-from lightning_tgnn.strategies.tuned_runner import TunedRunner
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
 from lightning_tgnn.types.layout import check_groups
 

@@ -13,10 +13,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.comm import Exchange, Messages, ProcessGroups
+from lightning_tgnn.comm import Exchange, Messages, ProcessGroups, Traffic
 from lightning_tgnn.strategies.parts.orders import give_order
 from lightning_tgnn.strategies.parts.pipelined_order import PipelinedOrder
+from lightning_tgnn.strategies.parts.snapshot_memory import SnapshotState
+from lightning_tgnn.strategies.parts.updates import MeanUpdates
 from lightning_tgnn.strategies.parts.vertex_cut import ReplicaState
 from lightning_tgnn.strategies.processes.same_recipe import check_same_on_all, plan_of, recipe_of
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
@@ -331,3 +334,38 @@ class PlanRunner(SupervisedStrategy):
             self._groups.forget()  # and all that has sent by them: the next run begins anew
             self._groups = self.planned = self._state = self._updates = None
         super().teardown()
+
+
+class SnapshotRunner(PlanRunner):
+    """Runs plans on groups of snapshots."""
+
+    shares_node_state = False
+    trains_on = "snapshots"
+    _schedule = SnapshotGroups(1)
+
+    @property
+    @override
+    def layout(self) -> RankLayout:
+        """The ranks of this run; the ranks of a device are a pipeline."""
+        layout = super().layout
+        return layout.with_pipelines(self._schedule.pipeline_length(layout))
+
+    @property
+    @override
+    def fewest_ranks(self) -> int:
+        return self._schedule.processes or 1
+
+    @property
+    def gradient_traffic(self) -> Traffic:
+        """What gradients of weights have taken, apart from all else, which is in ``exchange.traffic``."""
+        return self._updates.traffic if isinstance(self._updates, MeanUpdates) else Traffic()
+
+    @property
+    def snapshot_state(self) -> SnapshotState | None:
+        """The order of groups on this rank, and what is known of loads; None before a run begins."""
+        return self._state if isinstance(self._state, SnapshotState) else None
+
+    @override
+    def check_launch(self) -> None:
+        self._schedule.pipeline_length(RankLayout.of(self.world_size))  # refused before ranks are started
+        super().check_launch()

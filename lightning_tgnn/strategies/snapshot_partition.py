@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.schedules.open_groups import open_in_chain
 from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
-from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.types import Plan
 
 

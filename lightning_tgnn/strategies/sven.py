@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
+from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import Pipelined, Sharded, StaleGradients
-from lightning_tgnn.strategies.tuned_runner import TunedRunner
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.schedule import TIME
 

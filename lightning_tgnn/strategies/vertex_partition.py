@@ -12,7 +12,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules import SharedGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.strategies.parts import MeanGradients, SnapshotMemory, VertexShares
-from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.types import Plan
 
 

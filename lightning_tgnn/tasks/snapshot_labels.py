@@ -15,8 +15,7 @@ from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
 from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
 from lightning_tgnn.tasks.orders import embed_group
-from lightning_tgnn.tasks.snapshot_module import SnapshotModule
-from lightning_tgnn.tasks.split_metrics import SplitMetrics
+from lightning_tgnn.tasks.snapshot_module import SnapshotModule, SplitMetrics
 from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotInfo
 
 

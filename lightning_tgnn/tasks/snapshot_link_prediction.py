@@ -13,8 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.tasks.orders import embed_group
-from lightning_tgnn.tasks.snapshot_module import SnapshotModule
-from lightning_tgnn.tasks.split_metrics import SplitMetrics
+from lightning_tgnn.tasks.snapshot_module import SnapshotModule, SplitMetrics
 from lightning_tgnn.tasks.training_options import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotInfo
 

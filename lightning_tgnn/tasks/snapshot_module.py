@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,6 @@ from lightning_tgnn.tasks.requirements import (
     info_of,
 )
 from lightning_tgnn.tasks.returned import check_returned, check_step
-from lightning_tgnn.tasks.split_metrics import SplitMetrics
 from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import (
@@ -47,6 +46,24 @@ from lightning_tgnn.types import (
     SnapshotModel,
     Stages,
 )
+
+
+class SplitMetrics(Protocol):
+    """The metrics of a split, a module."""
+
+    @property
+    def update(self) -> Callable[..., object]:
+        """Adds a batch."""
+        ...
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the metrics by name."""
+        ...
+
+    def reset(self) -> object:
+        """Forget all batches."""
+        ...
+
 
 _CHECKPOINT_KEY = "lightning_tgnn"
 

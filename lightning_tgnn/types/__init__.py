@@ -42,27 +42,25 @@ from lightning_tgnn.types.node_state import (
     StateUpdate,
     UpdatedRows,
 )
-from lightning_tgnn.types.own_rows import (
-    FULL,
-    SHARDED,
-    OneOfEach,
-    OwnRows,
-    on_this_rank,
-    writes_own_rows,
-)
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.queries import QueryBatch, RootBatch
 from lightning_tgnn.types.run import (
+    FULL,
+    SHARDED,
     Broadcast,
+    OneOfEach,
     OpenState,
+    OwnRows,
     Run,
     WeightUpdates,
     batches_at_once,
     deals_batches,
+    on_this_rank,
     ranks_per_batch,
     ranks_per_copy,
     shares_node_state,
     state_to_save,
+    writes_own_rows,
 )
 from lightning_tgnn.types.schedule import (
     Pass,

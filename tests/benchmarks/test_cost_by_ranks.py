@@ -10,7 +10,7 @@ from lightning_tgnn import TemporalDataModule
 from lightning_tgnn.algorithms.partitions.reflexbicut import reflexbicut
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.schedules.data_parallel import DESTINATION, TIME
-from lightning_tgnn.state.nodes.routed_update import UpdateRouter
+from lightning_tgnn.state.nodes.update_exchange import UpdateRouter
 from lightning_tgnn.types import Pass, RankLayout, StateSpec
 
 RANKS = (1, 2, 4, 8, 16, 32, 64)

@@ -12,7 +12,7 @@ from lightning_tgnn import BLADStrategy, SnapshotMonitor, TimelineMonitor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, Measured
 from lightning_tgnn.algorithms.schedules.stage_times import overlap_seconds
-from lightning_tgnn.callbacks.measures.snapshot_metrics import RankCounts, snapshot_metrics, sums_of_snapshots
+from lightning_tgnn.callbacks.snapshot_monitor import RankCounts, snapshot_metrics, sums_of_snapshots
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.strategies.parts.load_meter import OperatorCall

@@ -25,7 +25,7 @@ from lightning_tgnn.metrics import (
     expected_reciprocal_rank,
     functional,
     hits_at_k,
-    ranking,
+    link_metrics,
     reciprocal_rank,
 )
 
@@ -299,7 +299,7 @@ def test_refusals_name_what_came_and_the_cure(call: Callable[[], object], messag
         call()
 
 
-@pytest.mark.parametrize("module", [functional, ranking])
+@pytest.mark.parametrize("module", [functional, link_metrics])
 def test_the_examples_of_the_docstrings_hold(module: object) -> None:
     failed, attempted = doctest.testmod(module)  # type: ignore[arg-type]
     assert attempted > 0

@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, Thre
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graphs.subgraphs import subgraphs
+from lightning_tgnn.data.graphs.loader import subgraphs
 from lightning_tgnn.state import CachedReplicaSum
 from lightning_tgnn.types import EVERY
 from tests.multiprocess.ranks import run_ranks

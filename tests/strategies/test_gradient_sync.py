@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts import PowerSGD, gradient_mean, gradient_sync
-from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean
+from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean, GradientSync
 from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
-from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
 from tests.multiprocess.ranks import run_ranks
 
 SHAPES = {"a": (2,), "b": (3, 2), "c": (), "d": (4,)}

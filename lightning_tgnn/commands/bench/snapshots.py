@@ -19,7 +19,7 @@ from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import SnapshotDataModule
-from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.tasks import SnapshotLinkPrediction
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as PrintedTable
 
-from lightning_tgnn.algorithms.streams.snapshot_changes import CHANGES, snapshot_changes
+from lightning_tgnn.algorithms.streams.stream_statistics import CHANGES, snapshot_changes
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes

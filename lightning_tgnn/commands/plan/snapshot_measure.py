@@ -26,7 +26,7 @@ from lightning_tgnn.strategies.blad import BLADStrategy
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
-from lightning_tgnn.strategies.snapshot_runner import SnapshotRunner
+from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.strategies.stage_recorder import wait_for_device
 from lightning_tgnn.tasks import SnapshotLinkPrediction
 

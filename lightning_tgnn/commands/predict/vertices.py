@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
 from lightning_tgnn.commands.predict.options import PredictOptions
-from lightning_tgnn.data.graphs.datamodule import FullGraphDataModule
+from lightning_tgnn.data.datamodules import FullGraphDataModule
 from lightning_tgnn.files.checkpoints import RunCheckpointIO
 from lightning_tgnn.serving.tables import answer_table
 from lightning_tgnn.tasks import NodeClassification

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
-from lightning_tgnn.data.batches.datamodule import TemporalDataModule
+from lightning_tgnn.data.datamodules import TemporalDataModule
 from lightning_tgnn.data.sources.named_streams import stream_folder
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, EventSource, name_of
 from lightning_tgnn.data.sources.stream_names import STREAMS

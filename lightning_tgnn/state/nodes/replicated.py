@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, share_of
-from lightning_tgnn.state.nodes.routed_update import UpdateRouter
+from lightning_tgnn.state.nodes.update_exchange import UpdateRouter
 from lightning_tgnn.state.nodes.wire import MailCodec
 from lightning_tgnn.types import CommitHandle, FetchHandle, RowExchange, StateRows, StateSpec, StateUpdate
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from lightning_tgnn.comm import Conversation, Conversations
 from lightning_tgnn.state.nodes.announcer import Announcer
-from lightning_tgnn.state.nodes.kept_elsewhere import KeptElsewhere, Marks
 from lightning_tgnn.state.nodes.local import LocalStateStore, as_own_rows, check_same_spec
-from lightning_tgnn.state.nodes.routed_update import UpdateRouter
-from lightning_tgnn.state.nodes.row_cache import RowCache
+from lightning_tgnn.state.nodes.row_cache import KeptElsewhere, Marks, RowCache
 from lightning_tgnn.state.nodes.step_fetch import PieceFetch, StepFetch
+from lightning_tgnn.state.nodes.update_exchange import UpdateRouter
 from lightning_tgnn.state.nodes.wire import MailCodec, RowCodec
 from lightning_tgnn.types import (
     AnnouncedRows,

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Conversation
-from lightning_tgnn.state.nodes.kept_elsewhere import KeptElsewhere, Marks
 from lightning_tgnn.state.nodes.local import LocalStateStore
-from lightning_tgnn.state.nodes.row_cache import RowCache
+from lightning_tgnn.state.nodes.row_cache import KeptElsewhere, Marks, RowCache
 from lightning_tgnn.state.nodes.update_exchange import by_owner
 from lightning_tgnn.state.nodes.wire import RowCodec
 from lightning_tgnn.types import AnnouncedRows, RowExchange, RowHandle, StateRows

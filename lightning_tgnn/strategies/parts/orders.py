@@ -10,7 +10,7 @@ import torch
 from lightning_tgnn.algorithms.schedules.outlines import in_order, updated_by_owners
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline, whole_turns
 from lightning_tgnn.state import ShardedStateStore
-from lightning_tgnn.state.nodes.owner_update import update_at_owners
+from lightning_tgnn.state.nodes.update_exchange import update_at_owners
 from lightning_tgnn.strategies.parts.stores import HostMemory
 from lightning_tgnn.types import (
     EventBatch,

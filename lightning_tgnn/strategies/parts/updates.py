@@ -19,8 +19,7 @@ from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompr
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Exchange, Traffic
 from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS, CompressedMean
-from lightning_tgnn.strategies.parts.gradient_mean import GradientMean
-from lightning_tgnn.strategies.parts.gradient_sync import GradientSync
+from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, GradientSync
 from lightning_tgnn.types import RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.layout import GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
+from lightning_tgnn.algorithms.traffic.granularity_tuner import choose_granularity, fit_redundancy
 
 profiles = st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1)), min_size=2, max_size=8)
 

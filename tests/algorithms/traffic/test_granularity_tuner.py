@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightning_tgnn import TemporalDataModule
-from lightning_tgnn.algorithms.traffic.granularity import choose_granularity, fit_redundancy
-from lightning_tgnn.algorithms.traffic.granularity_tuner import GranularityTuner, prefix_redundancy, transfer_speed
+from lightning_tgnn.algorithms.traffic.granularity_tuner import (
+    GranularityTuner,
+    choose_granularity,
+    fit_redundancy,
+    prefix_redundancy,
+    transfer_speed,
+)
 from lightning_tgnn.checks import InvalidArgumentError
 from tests.data.example_streams import random_store
 

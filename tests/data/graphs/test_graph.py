@@ -14,8 +14,7 @@ import torch
 from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, open_graph, save_graph
-from lightning_tgnn.data.graphs.sources.archive import features_of
-from lightning_tgnn.data.graphs.sources.graph_objects import read_graph
+from lightning_tgnn.data.graphs.sources.graph_objects import features_of, read_graph
 from tests.data.example_graphs import MASKS, edges, parts, same
 
 DATA = Path(os.environ.get("LIGHTNING_TGNN_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))

@@ -14,7 +14,7 @@ from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import Graph, generate_graph, open_graph, save_graph
-from lightning_tgnn.data.graphs.subgraphs import subgraphs
+from lightning_tgnn.data.graphs.loader import subgraphs
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import SparseRows

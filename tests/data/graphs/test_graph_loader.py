@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.data import Graph, generate_graph
-from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
-from lightning_tgnn.data.graphs.subgraphs import subgraphs
+from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader, subgraphs
 from lightning_tgnn.types import SparseRows
 from tests.contracts.test_loaders import values
 from tests.largest_tensor import LargestTensor
@@ -133,7 +132,7 @@ def test_the_edges_of_a_rank_are_sorted_as_compressed_rows_are(edges, halo, chun
     graph = Graph(src, dst, torch.rand(6, 1), torch.zeros(6, dtype=torch.int64), **masks)
     weights = torch.arange(len(src)).float()  # which tell edges between the same vertices
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_tgnn.data.graphs.subgraphs._CHUNK", chunk)
+        patch.setattr("lightning_tgnn.data.graphs.loader._CHUNK", chunk)
         for rank in range(RANKS):
             part = subgraphs(graph, weights.__getitem__, owner.to(torch.uint8), HOSTS, rank, halo=halo)["train"]
             place = torch.full((6,), -1)

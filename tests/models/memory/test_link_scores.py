@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.models.memory.link_scores import by_tensors, link_scores
+from lightning_tgnn.models.memory.heads import by_tensors, link_scores
 
 
 def make(events, negatives, width, seed=0):

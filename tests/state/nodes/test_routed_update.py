@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_tgnn.state.nodes.routed_update import UpdateRouter
+from lightning_tgnn.state.nodes.update_exchange import UpdateRouter
 from lightning_tgnn.state.nodes.wire import MailCodec
 from tests.contracts.node_state import EDGE_FEATURES, MEMORY, NODES, OF_EVENTS, SETTINGS, Draw
 from tests.state.nodes.test_step_fetch import LocalExchange, say
