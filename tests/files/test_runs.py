@@ -97,7 +97,7 @@ def test_without_a_checkpoint_it_is_said_where_it_was_looked_for(tmp_path, word)
     def refused(pattern, **settings):
         with pytest.raises(InvalidArgumentError) as stopped:
             folders(**settings).find(word)
-        expected = f"ckpt_path must be that of a checkpoint, got '{word}'; {re.escape(pattern)}; give the path of a"
+        expected = f"ckpt_path must be the path of a checkpoint, got '{word}'; {re.escape(pattern)}; give the path of a"
         assert re.match(expected, str(stopped.value)), stopped.value
 
     refused("there is no checkpoint in runs/mine/version_*/checkpoints")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
-from lightning_tgnn.strategies.parts import PowerSGD, gradient_mean, gradient_sync
+from lightning_tgnn.strategies.parts import PowerSGD, gradient_mean
 from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean, GradientSync
 from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
 from tests.multiprocess.ranks import run_ranks
@@ -42,7 +42,7 @@ class Others:
 
 @pytest.fixture
 def others():
-    with mock.patch.object(gradient_sync.dist, "all_reduce", Others()) as reduce:
+    with mock.patch.object(gradient_mean.dist, "all_reduce", Others()) as reduce:
         yield reduce
 
 
@@ -91,7 +91,7 @@ def cut(names, ends):
     delay=st.integers(0, 1),
 )
 def test_the_order_of_buckets_does_not_matter(orders, ends, delay):
-    with mock.patch.object(gradient_sync.dist, "all_reduce", Others(2.0)) as reduce:
+    with mock.patch.object(gradient_mean.dist, "all_reduce", Others(2.0)) as reduce:
         trained = parameters()
         sync, before = opened(trained, delay=delay), None
         for number, order in enumerate(orders):
@@ -165,7 +165,7 @@ def test_a_late_gradient_goes_where_its_own_step_used_the_parameter(others):
 
 
 def test_a_parameter_that_another_rank_uses_gets_its_share():
-    with mock.patch.object(gradient_sync.dist, "all_reduce", Others(2.0)):  # all have 2, the mark of being used as well
+    with mock.patch.object(gradient_mean.dist, "all_reduce", Others(2.0)):  # all have 2, the mark of being used as well
         trained = parameters()
         sync = opened(trained, delay=1, may_be_unused=True)
         used_step(sync, trained, 1, unused={"b"})

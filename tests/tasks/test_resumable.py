@@ -283,12 +283,12 @@ def test_a_learning_rate_that_changes_keeps_its_schedule(tmp_path, schedule):
         (
             None,
             "two groups",
-            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; go",
+            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; resume",
         ),
         (
             None,
             "another order",
-            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; go",
+            r"parameters of the optimizers' groups must be .*, as in the checkpoint, got .*; resume",
         ),
     ],
 )
