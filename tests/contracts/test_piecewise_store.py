@@ -3,17 +3,9 @@
 import pytest
 import torch
 
-from lightning_tgnn.comm import Exchange
-from lightning_tgnn.types import PieceHandle, PiecewiseStore, StateRows
+from lightning_tgnn.types import StateRows
 from tests.contracts.node_state import FIELDS, NODES, SETTINGS, Reference, plain, rows_of
-from tests.contracts.stores import PIECES, PIECEWISE, STORES, turns
-
-
-@pytest.mark.parametrize("name", PIECEWISE)
-def test_members(name):
-    store = STORES[name][0](SETTINGS["one mail"], Exchange())
-    assert isinstance(store, PiecewiseStore)
-    assert all(isinstance(handle, PieceHandle) for handle in store.fetch_pieces(torch.arange(NODES), 3))
+from tests.contracts.stores import PIECES, turns
 
 
 def joined(pieces):

@@ -22,7 +22,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "batch_size": ("batch", "{:,}".format),
     "staleness": ("staleness", str),
     "events_per_second": ("events/s", "{:,.0f}".format),
-    "seconds_per_epoch": ("s/epoch", "{:,.3f}".format),
+    "seconds_per_epoch": ("s/epoch", "{:,.4f}".format),
     "seconds_per_turn": ("ms/turn", lambda seconds: f"{1e3 * seconds:,.2f}"),
     "bubble": ("bubble", "{:.1%}".format),
     "waiting_share": ("waiting", "{:.1%}".format),
