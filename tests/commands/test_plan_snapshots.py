@@ -88,7 +88,7 @@ def test_one_process_trains_the_groups_of_all_ranks():
     printed = io.StringIO()
     print_snapshot_plans(plans(2, 2), alone, Console(file=printed, width=80))
     (row,) = [line for line in printed.getvalue().splitlines() if "one process" in line]
-    assert f"{alone.seconds:,.3f}" in row
+    assert f"{alone.seconds:,.4f}" in row
 
 
 def test_updates_take_time_beside_their_snapshots():

@@ -30,7 +30,7 @@ def test_all_strategies_are_measured_in_two_processes(tmp_path):
     assert list(found["strategies"]) == SnapshotBenchOptions().strategies.split(",")
     for name, metrics in found["strategies"].items():
         head = name.partition(":")[0]
-        assert re.search(rf"{head}[^│]* +│ +{metrics['seconds_per_epoch']:.3f} │", printed), printed
+        assert re.search(rf"{head}[^│]* +│ +{metrics['seconds_per_epoch']:.4f} │", printed), printed
         assert metrics["seconds_per_epoch"] == max(metrics["seconds_per_epoch_of_rounds"]) > 0
         assert 0 <= metrics["waiting_share"] < 1
         kinds = metrics["bytes_per_epoch_by_operation"]
