@@ -152,7 +152,7 @@ class NodeState:
         """Leave the store behind the task: it holds what was trained. Nothing of it is on its way any more."""
         while self._released:
             self._released.pop().release()
-        if self._run is None:
+        if self._run is None or self._store is None:
             return
         if self._run.trainer.interrupted:  # not all ranks may be there
             task: object = self._run.task
@@ -160,13 +160,11 @@ class NodeState:
                 if self._announcer is not None:
                     self._announcer.leave()
                 task.state_store = LocalStateStore(task.state_spec)  # in the middle of a turn nobody can continue
-                assert self._store is not None
                 self._store.close()
             return
         if self._announcer is not None:
             self._announcer.finish()  # all ranks have as many batches under way that nobody will train on
-        if self._store is not None:
-            self._store.finish()
+        self._store.finish()
 
     def state_dict(self) -> dict[str, Any]:
         """Return further copies of node state, and where ranks are in their turns; the task saves the first copy."""
