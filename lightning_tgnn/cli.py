@@ -28,7 +28,7 @@ from lightning_tgnn.commands.fit.shown import ParameterSummary
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
-from lightning_tgnn.files.best_checkpoint import deciding_callback
+from lightning_tgnn.files.runs import deciding_callback
 from lightning_tgnn.tasks.task import Task
 
 _LARGEST_SEED = 2**32 - 1

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.algorithms.partitions.volume import BatchShape, depcache_volume, depcomm_volume, sven_volume
+from lightning_tgnn.algorithms.partitions.partition_cost import BatchShape, depcache_volume, depcomm_volume, sven_volume
 from lightning_tgnn.callbacks.measures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow, StepTraffic

@@ -23,8 +23,7 @@ from lightning_tgnn.callbacks.measures.tensorboard_writers import write_figure
 from lightning_tgnn.callbacks.monitor import WindowedMonitor
 from lightning_tgnn.comm import Flow, StepTraffic
 from lightning_tgnn.comm.hand_over import BACK, FORTH
-from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, OperatorCall
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import FORWARD, LoadMeter, MeasuredLoads, OperatorCall
 from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.types import Stages
 from lightning_tgnn.types.layout import PIPELINES

@@ -14,9 +14,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
-from lightning_tgnn.callbacks.measures.distributions import log_memory, log_scores, over_ranks
 from lightning_tgnn.callbacks.measures.system_metrics import BatchCounts, stage_totals, system_metrics
-from lightning_tgnn.callbacks.measures.tensorboard_writers import write_points, writers_of
+from lightning_tgnn.callbacks.measures.tensorboard_writers import (
+    log_memory,
+    log_scores,
+    over_ranks,
+    write_points,
+    writers_of,
+)
 from lightning_tgnn.callbacks.monitor import Monitor, check_only_one
 from lightning_tgnn.checks import check_int
 from lightning_tgnn.strategies.runner import PlanRunner

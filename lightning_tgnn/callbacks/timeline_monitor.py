@@ -12,14 +12,13 @@ import torch
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
-from lightning_tgnn.callbacks.measures.distributions import over_ranks
-from lightning_tgnn.callbacks.measures.tensorboard_writers import FigureWriter, writers_of
+from lightning_tgnn.callbacks.measures.tensorboard_writers import FigureWriter, over_ranks, writers_of
 from lightning_tgnn.callbacks.monitor import Monitor
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import only_one
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import Timeline
 
 _PICTURED = 16  # ranks
 _Bars = list[tuple[str, int, float, float]]

@@ -5,9 +5,9 @@ from lightning_tgnn.models.graphs.gcn import GCN
 from lightning_tgnn.models.graphs.gin import GIN
 from lightning_tgnn.models.graphs.sage import GraphSAGE
 from lightning_tgnn.models.memory.heads import EventClassifier, LinkPredictor
+from lightning_tgnn.models.memory.layer_embedding import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.memory.memory_model import MemoryModel
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
-from lightning_tgnn.models.memory.neighborhood import NeighborEdges, neighbor_edges
 from lightning_tgnn.models.memory.zoo import MODEL_NAMES, Mails, ModelConfig, build_model, build_with_layer
 from lightning_tgnn.models.recurrent.cells import RecurrentCell
 from lightning_tgnn.models.recurrent.convolution import GraphConvolution, OwnConvolution

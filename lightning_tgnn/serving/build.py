@@ -18,18 +18,14 @@ from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.whole import content_of
-from lightning_tgnn.serving.clock import StreamClock
-from lightning_tgnn.serving.feature_log import FeatureLog
 from lightning_tgnn.serving.live_state import Events, LiveState
-from lightning_tgnn.serving.node_numbers import NodeNumbers
-from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
-from lightning_tgnn.serving.saved_checks import check_numbers, check_saved
-from lightning_tgnn.serving.saved_predictor import read_saved
-from lightning_tgnn.serving.seen_pairs import SeenPairs
+from lightning_tgnn.serving.node_numbers import NodeNumbers, StreamClock
+from lightning_tgnn.serving.ranking import SeenPairs
+from lightning_tgnn.serving.recent_neighbors import FeatureLog, RecentNeighbors
+from lightning_tgnn.serving.saved_predictor import check_numbers, check_saved, read_saved
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
-from lightning_tgnn.tasks.restoring import load_weights, task_again
-from lightning_tgnn.tasks.resuming import check_same_data, task_name
-from lightning_tgnn.tasks.same_graph import check_same_stream
+from lightning_tgnn.tasks.requirements import check_same_stream
+from lightning_tgnn.tasks.restoring import check_same_data, load_weights, task_again, task_name
 from lightning_tgnn.trust import saved_class
 from lightning_tgnn.types import StreamInfo
 

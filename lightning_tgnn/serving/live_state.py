@@ -11,8 +11,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
 from lightning_tgnn.files.whole import interrupts_wait
 from lightning_tgnn.serving.change import Change, OldTableRows
-from lightning_tgnn.serving.feature_log import FeatureLog
-from lightning_tgnn.serving.recent_neighbors import RecentNeighbors
+from lightning_tgnn.serving.recent_neighbors import FeatureLog, RecentNeighbors
 from lightning_tgnn.tasks import MemoryTask
 from lightning_tgnn.types import EventBatch, QueryBatch, SharedBatch, StateRows, UpdatedRows
 

@@ -1,7 +1,6 @@
 """LightningModules."""
 
-from lightning_tgnn.tasks.dynamic_node_classification import DynamicNodeClassification
-from lightning_tgnn.tasks.edge_classification import EdgeClassification
+from lightning_tgnn.tasks.event_classification import DynamicNodeClassification, EdgeClassification
 from lightning_tgnn.tasks.layer_link_prediction import LayerLinkPrediction
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
 from lightning_tgnn.tasks.memory_task import MemoryTask

@@ -1,4 +1,4 @@
-"""The base of tasks that predict the label of each event."""
+"""Tasks that predict the label of each event: classes of edges, and changes of its source's state."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric, MetricCollection
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.metrics import (
+    F1ByClass,
+    LabelAUROC,
+    LabelF1,
+    LabelScores,
+    MajorityShare,
+    MultiLabelF1,
+    MultiLabelF1ByClass,
+)
+from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
-from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
-from lightning_tgnn.tasks.returned import check_logits, check_loss
 from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
     LRSchedulerCallable,
@@ -23,7 +33,59 @@ from lightning_tgnn.tasks.training_options import (
     ParamGroups,
     TrainingOptions,
 )
+from lightning_tgnn.tasks.value_checks import check_logits, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
+
+_FEW = 10
+
+
+def check_classes(task: str, counts: tuple[int, ...] | None) -> None:
+    """Refuse training labels of fewer than two classes: there is nothing to tell apart.
+
+    Args:
+        task: Its name.
+        counts: Training labels of each class; None if unknown.
+
+    Raises:
+        InvalidArgumentError: All training labels are of one class, or there are none.
+    """
+    if counts is None or sum(map(bool, counts)) > 1:
+        return
+    found = [str(number) for number, count in enumerate(counts) if count]
+    refuse_classes(task, f"only class {found[0]}" if found else "none")
+
+
+def refuse_classes(task: str, received: str) -> None:
+    """Raise what says that training labels tell nothing apart.
+
+    Raises:
+        InvalidArgumentError: Always.
+    """
+    cure = "give labels of both kinds; a negative label stands for none: where classes are -1 and 1, write 0 and 1"
+    requirement = "of at least two classes in the training split"
+    raise InvalidArgumentError(refusal(f"the labels for {task}", requirement, received, cure))
+
+
+def notice_classes(task: str, counts: tuple[int, ...] | None, things: str) -> None:
+    """Say how training labels are distributed, and which classes have none.
+
+    Args:
+        task: Its name.
+        counts: Training labels of each class; None if unknown.
+        things: What has a label.
+    """
+    if counts is None or not sum(counts):
+        return
+    most = max(range(len(counts)), key=counts.__getitem__)
+    rank_zero_info(
+        f"{task}: {sum(counts):,} training labels of {sum(map(bool, counts))} classes; the most frequent, class"
+        f" {most}, has {counts[most] / sum(counts):.1%}"
+    )
+    missing = [str(number) for number, count in enumerate(counts) if not count]
+    if missing:
+        some = ", ".join(missing[:_FEW]) + (" ..." if len(missing) > _FEW else "")
+        rank_zero_warn(f"{task}: no training {things} is of class {some}; classes are numbered from 0")
+
 
 BALANCED = "balanced"
 
@@ -264,3 +326,147 @@ def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo)
     received = described if info.num_classes else unfit
     cure = "give the stream such labels, for a CSV by columns={'label': ...}, or take another task"
     return InvalidArgumentError(refusal(f"the labels for {type(task).__name__}", requirement, received, cure))
+
+
+_FEWEST_CLASSES = 1000  # that are taken for what they are in however short a stream
+_FEW_CLASSES = 20  # of which each has metrics of its own
+
+
+class EdgeClassification(EventClassification):
+    """Trains a memory-based temporal GNN to tell the class of each event, or with labels [E, L] all of its classes.
+
+    The shape of the stream's labels decides which of the two. The prediction uses the embeddings of both ends just
+    before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
+    events of the split, ``f1_micro``, which is NaN without labelled events; for up to 20 classes also ``ap`` and
+    ``auc``, of two classes for class 1, of more the mean over the classes, and ``f1_0``, ``f1_1`` and so on, F1 of
+    each class. With a class per event, ``majority`` is the share of the class that is most frequent in training: what
+    ``f1_micro`` is without a model. A test warns of a model that always answers with this class.
+    """
+
+    figure = "f1_micro"
+    _always_majority: float | None = None
+
+    def check_labels(self, info: StreamInfo) -> None:
+        """Refuse a stream without classes.
+
+        Raises:
+            InvalidArgumentError: The stream has no classes, or numbers them with large gaps.
+        """
+        if info.num_classes < (2 if info.multi_label else 1):
+            requirement = "integers from 0, one per event, or rows of 0 and 1, at least two, negative for none"
+            raise refuse_labels(self, requirement, info)
+        limit = max(info.num_events, _FEWEST_CLASSES)
+        if info.num_classes > limit and not info.multi_label:
+            raise refuse_labels(self, f"classes numbered from 0 without gaps, below {limit}", info)
+
+    def num_outputs(self, info: StreamInfo) -> int:
+        """Return the number of classes."""
+        return info.num_classes
+
+    def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
+        """Return F1 (micro), NaN without a label, and beside it what tells the classes apart."""
+        classes = info.num_classes
+        micro, by_class = (MultiLabelF1, MultiLabelF1ByClass) if info.multi_label else (LabelF1, F1ByClass)
+        metrics: dict[str, Metric | MetricCollection] = {"f1_micro": micro(classes, average="micro", ignore_index=-1)}
+        if classes <= _FEW_CLASSES:
+            metrics["scores"] = LabelScores(classes)
+            metrics["by_class"] = by_class(classes, average=None, ignore_index=-1)
+        if not info.multi_label and info.class_counts is not None:
+            counts = info.class_counts
+            metrics["majority"] = MajorityShare(max(range(classes), key=counts.__getitem__))
+        return MetricCollection(metrics, compute_groups=False)
+
+    def metric_values(self, metrics: Metric | MetricCollection) -> dict[str, Tensor]:
+        """Return what was measured on a split, by name; note a model that always gives the same answer."""
+        values = super().metric_values(metrics)
+        other_answers, share = values.pop("other_answers", None), values.get("majority")
+        is_one = share is not None and bool(share > 0) and other_answers is not None and not int(other_answers)
+        self._always_majority = float(share) if share is not None and is_one else None
+        return values
+
+    def on_test_epoch_end(self) -> None:
+        """Log what was measured; warn of a model that always gives the same answer."""
+        super().on_test_epoch_end()
+        if self._always_majority is not None:
+            rank_zero_warn(
+                f"f1_micro is {self._always_majority:.4f}, the share of the class that is most frequent in training:"
+                " every event was taken for that class; train longer, with class_weight='balanced' or another rate, or"
+                " look at ap and auc"
+            )
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the cross entropy, binary with several labels per event, a mean over what is labelled."""
+        labelled = labels >= 0
+        if labels.ndim == 1:
+            total = cross_entropy(
+                logits, int_labels(labels), ignore_index=-1, reduction="sum", weight=self.class_weights
+            )
+        else:
+            losses = binary_cross_entropy_with_logits(
+                logits, labels.clamp(min=0).float(), reduction="none", pos_weight=self.class_weights
+            )
+            total = (losses * labelled).sum()
+        return total / labelled.sum().clamp(min=1)
+
+    def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to a metric."""
+        decisions = logits.argmax(-1) if labels.ndim == 1 else (logits > 0).long()
+        update_members(metric, decisions, int_labels(labels), logits)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, [B, C]."""
+        assert self.info is not None
+        return logits.sigmoid() if self.info.multi_label else logits.softmax(-1)
+
+    def predict_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Return event ids and the probability of each class, [B, C]."""
+        return {"event": batch.events, "probability": self.probabilities(self.run_stages(batch))}
+
+
+class DynamicNodeClassification(EventClassification):
+    """Trains a memory-based temporal GNN to tell the state label that an event gives its source (JODIE, section 4.2).
+
+    Labels are 0 or 1, such as whether a user is banned after an edit. The prediction uses the embedding of the source
+    just before the event, and the event's features. Logs ``train/loss`` and, for ``val`` and ``test`` over all labelled
+    events of the split, ``auc``.
+    """
+
+    reads_destination = False
+    figure = "auc"
+
+    def check_labels(self, info: StreamInfo) -> None:
+        """Refuse a stream without a label of 0 or 1 per event.
+
+        Raises:
+            InvalidArgumentError: The stream has no labels, or labels of another kind.
+        """
+        if info.num_classes != 2 or info.multi_label:
+            raise refuse_labels(self, "0 or 1, one per event, negative for none", info)
+
+    def num_outputs(self, info: StreamInfo) -> int:
+        """Return 1."""
+        return 1
+
+    def make_metric(self, info: StreamInfo) -> Metric | MetricCollection:
+        """Return the AUC."""
+        return LabelAUROC()
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the binary cross entropy, a mean over the labelled events."""
+        labelled = labels >= 0
+        losses = binary_cross_entropy_with_logits(logits[:, 0], labels.clamp(min=0).float(), reduction="none")
+        if self.class_weights is not None:
+            losses = losses * self.class_weights[int_labels(labels).clamp(min=0)]
+        return (losses * labelled).sum() / labelled.sum().clamp(min=1)
+
+    def measure(self, metric: Metric | MetricCollection, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch to a metric."""
+        update_members(metric, logits[:, 0].sigmoid(), int_labels(labels), logits[:, 0])
+
+    def predict_step(self, batch: EventBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
+        """Return event ids and the probability of label 1."""
+        return {"event": batch.events, "probability": self.probabilities(self.run_stages(batch))[:, 1]}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities of label 0 and label 1, [B, 2]."""
+        return torch.cat([-logits, logits], dim=1).sigmoid()

@@ -13,7 +13,6 @@ from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
-from lightning_tgnn.tasks.returned import check_link_scores, check_loss
 from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
     LRSchedulerCallable,
@@ -21,6 +20,7 @@ from lightning_tgnn.tasks.training_options import (
     ParamGroups,
     TrainingOptions,
 )
+from lightning_tgnn.tasks.value_checks import check_link_scores, check_loss
 from lightning_tgnn.types import EventBatch, StreamInfo
 
 

@@ -21,11 +21,10 @@ from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.fit_guard import checked_states, random_states
 from lightning_tgnn.tasks.orders import in_order
-from lightning_tgnn.tasks.requirements import check_default_dtype, check_trainer, info_of
+from lightning_tgnn.tasks.requirements import check_default_dtype, check_same_stream, check_trainer, info_of
 from lightning_tgnn.tasks.run_protocol import Evaluation, EventRate
-from lightning_tgnn.tasks.same_graph import check_same_stream
-from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import TrainingOptions
 from lightning_tgnn.types import (

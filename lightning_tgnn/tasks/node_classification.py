@@ -24,19 +24,18 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, MultiLabelF1
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
-from lightning_tgnn.models.graphs.kept_sum import whole
-from lightning_tgnn.tasks.class_labels import check_classes, notice_classes, refuse_classes
+from lightning_tgnn.models.graphs.sparse_product import whole
+from lightning_tgnn.tasks.event_classification import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.requirements import (
     check_default_dtype,
     check_graph_model,
     check_left_out,
     check_model,
     check_precision,
+    check_same_graph,
     info_of,
     notice_accumulation,
 )
-from lightning_tgnn.tasks.returned import check_returned
-from lightning_tgnn.tasks.same_graph import check_same_graph
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
@@ -45,6 +44,7 @@ from lightning_tgnn.tasks.training_options import (
     ParamGroups,
     TrainingOptions,
 )
+from lightning_tgnn.tasks.value_checks import check_returned
 from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
 
 _ATTENTION = {"gat": GAT, "gatv2": GATv2}

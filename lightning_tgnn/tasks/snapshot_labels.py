@@ -13,7 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.metrics import ClassMetrics
 from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
-from lightning_tgnn.tasks.class_labels import check_classes, notice_classes
+from lightning_tgnn.tasks.event_classification import check_classes, notice_classes
 from lightning_tgnn.tasks.orders import embed_group
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule, SplitMetrics
 from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotInfo

@@ -15,6 +15,7 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.models import RECURRENT_MODELS, RecurrentConfig, SnapshotOperators, build_recurrent
 from lightning_tgnn.models.recurrent.filters import FILTERS
+from lightning_tgnn.tasks.fit_guard import checked_states, random_states
 from lightning_tgnn.tasks.orders import embed_group, one_after_another
 from lightning_tgnn.tasks.requirements import (
     at_path,
@@ -25,8 +26,6 @@ from lightning_tgnn.tasks.requirements import (
     check_snapshot_trainer,
     info_of,
 )
-from lightning_tgnn.tasks.returned import check_returned, check_step
-from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import (
     NOT_SAVED,
@@ -35,6 +34,7 @@ from lightning_tgnn.tasks.training_options import (
     ParamGroups,
     TrainingOptions,
 )
+from lightning_tgnn.tasks.value_checks import check_returned, check_step
 from lightning_tgnn.types import (
     Carried,
     GroupOrder,

@@ -25,31 +25,29 @@ from typing_extensions import Self, override
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_global_batch_size, refusal
 from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classmethod, trainer_of
-from lightning_tgnn.files.best_checkpoint import carry_best
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
+from lightning_tgnn.files.runs import carry_best
 from lightning_tgnn.metrics.classification import metric_names
-from lightning_tgnn.tasks.finite import check_finite
 from lightning_tgnn.tasks.fit_guard import FitGuard, has_loss_scale
 from lightning_tgnn.tasks.restoring import (
-    HYPER_PARAMETERS,
-    load_weights,
-    read_hyperparameters,
-    readable,
-    task_again,
-    with_compiler,
-    without_compiler,
-)
-from lightning_tgnn.tasks.resuming import (
     ARGUMENTS_BEFORE,
     BEFORE,
     CURE,
+    HYPER_PARAMETERS,
     check_same,
     check_same_data,
     differing,
     kinds_below,
+    load_weights,
+    read_hyperparameters,
+    readable,
+    task_again,
     task_name,
+    with_compiler,
+    without_compiler,
 )
 from lightning_tgnn.tasks.training_options import TrainingOptions
+from lightning_tgnn.tasks.value_checks import check_finite
 from lightning_tgnn.types import (
     EventBatch,
     SnapshotBatch,

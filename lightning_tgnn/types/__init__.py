@@ -1,6 +1,5 @@
 """Data classes and protocols that cross folders."""
 
-from lightning_tgnn.types.announced_rows import AnnouncedRows, RowAnnouncer
 from lightning_tgnn.types.data_modules import (
     EventColumns,
     KnownData,
@@ -10,7 +9,9 @@ from lightning_tgnn.types.data_modules import (
     only_one,
 )
 from lightning_tgnn.types.exchange import (
+    AnnouncedRows,
     MessageExchange,
+    RowAnnouncer,
     RowExchange,
     RowHandle,
     ServedCounts,
@@ -43,7 +44,6 @@ from lightning_tgnn.types.node_state import (
     UpdatedRows,
 )
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
-from lightning_tgnn.types.queries import QueryBatch, RootBatch
 from lightning_tgnn.types.run import (
     FULL,
     SHARDED,
@@ -99,19 +99,26 @@ from lightning_tgnn.types.stages import (
     StageListener,
     StageOrder,
     Stages,
-    has_stages,
-    missing_stages,
-)
-from lightning_tgnn.types.standardization import Standardization, StandardizedRows
-from lightning_tgnn.types.tasks import (
     check_saved_gradients,
     draws_negatives,
+    has_stages,
     has_work_to_save,
     measured,
+    missing_stages,
     stages_of,
     train_accuracy,
 )
-from lightning_tgnn.types.temporal import EmbedAt, EventBatch, SampledRoots, SharedBatch, StreamInfo, Surroundings
+from lightning_tgnn.types.standardization import Standardization, StandardizedRows
+from lightning_tgnn.types.temporal import (
+    EmbedAt,
+    EventBatch,
+    QueryBatch,
+    RootBatch,
+    SampledRoots,
+    SharedBatch,
+    StreamInfo,
+    Surroundings,
+)
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.types.announced_rows import AnnouncedRows, RowAnnouncer
-from lightning_tgnn.types.exchange import RowExchange, ServedCounts
+from lightning_tgnn.types.exchange import AnnouncedRows, RowAnnouncer, RowExchange, ServedCounts
 from lightning_tgnn.types.shared_writes import SharedWrites, WriteRouter
 from lightning_tgnn.types.temporal import Surroundings
 from lightning_tgnn.types.tensor_fields import TensorFields

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lightning_tgnn.types.announced_rows import RowAnnouncer
+from lightning_tgnn.types.exchange import RowAnnouncer
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.shared_writes import WriteRouter

@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn import LinkPrediction, ParallelismMonitor, TemporalDataModule
-from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.comparison import contestants_of
 
 QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 

@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GCN
-from lightning_tgnn.models.graphs.kept_sum import whole
+from lightning_tgnn.models.graphs.sparse_product import whole
 
 HIDDEN, CLASSES, FEATURES = 64, 10, 64
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, best_order, operator_order
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, planned_splits
+from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, groups_by_load, planned_splits
 
 GROUPS, SNAPSHOTS = 100, 16
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lightning_tgnn.algorithms.partitions.volume import BatchShape, depcache_volume, depcomm_volume, sven_volume
+from lightning_tgnn.algorithms.partitions.partition_cost import BatchShape, depcache_volume, depcomm_volume, sven_volume
 from lightning_tgnn.callbacks.exchange_monitor import Counts, exchange_metrics, residual_figure
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.types import StateSpec

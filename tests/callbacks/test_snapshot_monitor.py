@@ -15,8 +15,7 @@ from lightning_tgnn.algorithms.schedules.stage_times import overlap_seconds
 from lightning_tgnn.callbacks.snapshot_monitor import RankCounts, snapshot_metrics, sums_of_snapshots
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow
-from lightning_tgnn.strategies.parts.load_meter import OperatorCall
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import MeasuredLoads, OperatorCall
 from tests.multiprocess.snapshots import build
 from tests.multiprocess.training import build as build_stream
 from tests.multiprocess.training import fit

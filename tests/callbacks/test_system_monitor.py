@@ -12,8 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning_tgnn import FullGraphDataModule, NodeClassification, SystemMonitor
 from lightning_tgnn.callbacks.progress_bar import shortened
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.commands.report.run_log import read_run
-from lightning_tgnn.commands.report.run_metrics import stage_seconds
+from lightning_tgnn.commands.report.run_log import read_run, stage_seconds
 from tests.multiprocess.training import build, fit
 
 STAGES = {"sample", "fetch", "update", "embed", "score", "write", "backward", "step", "other"}

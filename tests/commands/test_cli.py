@@ -23,8 +23,7 @@ import lightning_tgnn
 from lightning_tgnn import EventProgressBar, EventStore, NodeClassification, SystemMonitor
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.cli import TGNNCommand
-from lightning_tgnn.commands.report.run_log import read_run
-from lightning_tgnn.commands.report.run_metrics import figure_rows, stage_seconds, validation_in_training
+from lightning_tgnn.commands.report.run_log import figure_rows, read_run, stage_seconds, validation_in_training
 from lightning_tgnn.commands.shared import recipe_file
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.data import generate_graph

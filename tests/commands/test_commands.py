@@ -20,8 +20,7 @@ from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Flow, Messages
 from lightning_tgnn.commands.bench import events
-from lightning_tgnn.commands.bench.comparison import Processes
-from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.comparison import Processes, contestants_of
 from lightning_tgnn.commands.bench.meters import summed_flows
 from lightning_tgnn.commands.bench.tables import _say_if_alike
 from lightning_tgnn.commands.partition.nodes import MAKERS

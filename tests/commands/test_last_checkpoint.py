@@ -9,7 +9,7 @@ import yaml
 
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.files.best_checkpoint import _find_again
+from lightning_tgnn.files.runs import _find_again
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 SMALL = {"model": "tgn", "memory_dim": 8, "embedding_dim": 8, "time_dim": 8}

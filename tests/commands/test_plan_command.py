@@ -19,7 +19,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.planner import Cluster, Stream, assess, rank
 from lightning_tgnn.commands.plan import events
-from lightning_tgnn.commands.plan.candidates import Candidates
+from lightning_tgnn.commands.plan.candidates import Candidates, changed, remote_rows
 from lightning_tgnn.commands.plan.gradient_compression import (
     CompressedGradients,
     describe_gradients,
@@ -32,7 +32,6 @@ from lightning_tgnn.commands.plan.measure import (
     saturating_size,
 )
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
-from lightning_tgnn.commands.plan.remote_rows import changed, remote_rows
 from lightning_tgnn.commands.plan.tables import describe_spread, metrics_of, print_plans, reason, where_state_belongs
 from lightning_tgnn.commands.simulate.plans import CUT_COPIES
 

@@ -16,8 +16,13 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.commands.report import run_log
 from lightning_tgnn.commands.report.command import read_settings
-from lightning_tgnn.commands.report.run_log import read_latest, read_run
-from lightning_tgnn.commands.report.run_metrics import figure_rows, stage_seconds, validation_in_training
+from lightning_tgnn.commands.report.run_log import (
+    figure_rows,
+    read_latest,
+    read_run,
+    stage_seconds,
+    validation_in_training,
+)
 from lightning_tgnn.commands.report.run_page import page_of
 from tests.data.disks import files_below
 

@@ -14,8 +14,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_gro
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_traffic
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.given_costs import read_link
-from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
-from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
+from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
 from lightning_tgnn.strategies.blad import BLADStrategy
 from lightning_tgnn.types import RankLayout
 

@@ -18,7 +18,7 @@ from lightning_tgnn.files import checkpoints
 from lightning_tgnn.files.checkpoint_folder import META, SavedTable, checksum, is_own
 from lightning_tgnn.files.checkpoints import RunCheckpointIO, WholeCheckpointIO, signed
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
-from lightning_tgnn.strategies.parts.collective_save import check_writes_folders, save_sharded
+from lightning_tgnn.strategies.parts.collective_checkpoints import check_writes_folders, save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.untrusted import Evil
 

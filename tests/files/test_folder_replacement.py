@@ -17,7 +17,7 @@ from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoint_folder import META, SavedTable
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.strategies.parts import collective_save
-from lightning_tgnn.strategies.parts.collective_save import PartWriter, save_sharded
+from lightning_tgnn.strategies.parts.collective_checkpoints import PartWriter, save_sharded
 from lightning_tgnn.types import OwnRows
 from tests.files.test_checkpoint_folder import KEY, content, part_of_name, read, write
 

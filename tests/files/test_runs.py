@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.files.best_checkpoint import carry_best
-from lightning_tgnn.files.runs import RunFolders, checkpoints_in
+from lightning_tgnn.files.runs import RunFolders, carry_best, checkpoints_in
 
 LOGGER = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger"}
 

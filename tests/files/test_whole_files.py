@@ -21,11 +21,11 @@ from lightning_tgnn import TemporalDataModule as Events
 from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError, refusal
 from lightning_tgnn.commands.data.inspect import save_stream_figure
 from lightning_tgnn.commands.partition.nodes import save_heat_map
-from lightning_tgnn.files import unpack as unpack_module
+from lightning_tgnn.files import download as download_module
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
+from lightning_tgnn.files.download import unpack
 from lightning_tgnn.files.partitions import save_partition
 from lightning_tgnn.files.unfinished import hidden_name
-from lightning_tgnn.files.unpack import unpack
 from lightning_tgnn.files.whole import new_file, write_tensors, write_text
 from lightning_tgnn.serving.tables import answer_table
 from tests.data.disks import files_below, nobody
@@ -273,7 +273,7 @@ def test_no_spreadsheet_runs_an_id_unless_it_is_asked_to(quotes, written, tmp_pa
 
 
 def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpack_module, "_SMALL", 1 << 20)
+    monkeypatch.setattr(download_module, "_SMALL", 1 << 20)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.csv", bytes(1 << 24))
     with pytest.raises(DataError, match=r"bytes that unpack to 16,777,216"):

@@ -22,7 +22,7 @@ from lightning_tgnn.data.readers.dates import seconds_of_dates
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of, save_with_adjacency
 from lightning_tgnn.data.streams.store_manifest import fingerprint_of
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.files.unpack import unpack
+from lightning_tgnn.files.download import unpack
 from tests.data.example_graphs import MASKS, parts, write_ogb
 from tests.data.example_streams import random_store
 from tests.fuzz.loop import Target

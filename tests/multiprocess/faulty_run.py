@@ -29,7 +29,7 @@ from lightning_tgnn.comm import Exchange, HandOver, Messages, failure
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.files.checkpoint_folder import META
 from lightning_tgnn.state import ServedStateStore
-from lightning_tgnn.strategies.parts.collective_save import PartWriter
+from lightning_tgnn.strategies.parts.collective_checkpoints import PartWriter
 from lightning_tgnn.strategies.parts.gradient_mean import GradientSync
 from lightning_tgnn.strategies.parts.group_pipeline import _PipelinedTurn
 from lightning_tgnn.tasks import SnapshotLinkPrediction

@@ -23,12 +23,10 @@ from numba.core.registry import cpu_target
 from numba.np.ufunc import parallel
 
 from lightning_tgnn import cli
-from lightning_tgnn.algorithms.partitions import edge_loops, replica_loops, vertex_cut_loops
+from lightning_tgnn.algorithms.partitions import vertex_cut_loops
 from lightning_tgnn.algorithms.streams import (
     adjacency_loops,
     dedup_loops,
-    distinct_loops,
-    gap_loops,
     neighbor_loops,
     random_loops,
 )
@@ -49,16 +47,12 @@ LOOPS = (
     adjacency_loops,
     attention_loops,
     dedup_loops,
-    distinct_loops,
-    edge_loops,
     encoding_loops,
-    gap_loops,
     gate_loops,
     link_loops,
     neighbor_loops,
     quantize_loops,
     random_loops,
-    replica_loops,
     row_change_loops,
     row_loops,
     vertex_cut_loops,

@@ -11,8 +11,7 @@ from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoint_folder import WRITING
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-from lightning_tgnn.strategies.parts.collective_load import open_on_all
-from lightning_tgnn.strategies.parts.collective_save import save_sharded
+from lightning_tgnn.strategies.parts.collective_checkpoints import open_on_all, save_sharded
 from lightning_tgnn.types import OwnRows
 from tests.multiprocess.ranks import run_ranks
 

@@ -14,7 +14,7 @@ from lightning_tgnn.comm import Messages
 from lightning_tgnn.files import checkpoint_folder
 from lightning_tgnn.files.checkpoint_folder import SavedTable
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-from lightning_tgnn.strategies.parts.collective_save import save_sharded
+from lightning_tgnn.strategies.parts.collective_checkpoints import save_sharded
 from lightning_tgnn.types import OneOfEach, OwnRows
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import STEP, STRATEGIES, differing, run

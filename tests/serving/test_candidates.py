@@ -48,7 +48,7 @@ def test_candidates_are_the_destinations_so_far(run, tmp_path):
 def test_no_node_is_told_to_choose_itself_nor_what_it_has_seen(tmp_path, monkeypatch, pieces):
     monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", pieces)
     monkeypatch.setattr("lightning_tgnn.serving.ranking._SOURCES_PER_PIECE", 4)
-    monkeypatch.setattr("lightning_tgnn.serving.seen_pairs._EVENTS_AT_ONCE", 50)
+    monkeypatch.setattr("lightning_tgnn.serving.ranking._EVENTS_AT_ONCE", 50)
     store = random_store(300, num_nodes=20)
     fitted(tmp_path / "a.ckpt", data_module(store))
     predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data_module(store), catch_up_stream=False)

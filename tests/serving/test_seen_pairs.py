@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.serving.seen_pairs import SeenPairs
+from lightning_tgnn.serving.ranking import SeenPairs
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6)
 

@@ -16,7 +16,7 @@ from lightning_tgnn.__main__ import main
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.serving.clock import StreamClock
+from lightning_tgnn.serving.node_numbers import StreamClock
 from tests.serving.runs import data_module, fitted
 
 TIMES = pd.DatetimeIndex(["2024-03-10 01:30:00", "2024-03-10 12:00:00.250"])

@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.schedules.parallelism import Parallelism
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.state import state_bytes
-from lightning_tgnn.strategies.parts.parallelism import ChosenParallelism
+from lightning_tgnn.strategies.disttgl import ChosenParallelism
 from tests.data.example_streams import random_store
 
 
@@ -37,7 +37,7 @@ def test_factors_follow_the_stream_and_the_memory(ready, monkeypatch, caplog):
     assert each == 30 * (4 * 4 + 8 + 4 * task.state_spec.mail_dim + 3 * 8)
 
     def chosen(max_loss, copies, across=False, **given):
-        monkeypatch.setattr("lightning_tgnn.strategies.parts.parallelism.memory_left", lambda trainer: copies * each)
+        monkeypatch.setattr("lightning_tgnn.strategies.disttgl.memory_left", lambda trainer: copies * each)
         busy = given.pop("max_busy_loss", None)
         made = ChosenParallelism(given.get("epoch"), given.get("memory"), max_loss, max_busy_loss=busy, across=across)
         return made.of(ranks(2, 4), task, trainer, {})

@@ -13,7 +13,7 @@ from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.strategies.parts import PowerSGD, gradient_mean
 from lightning_tgnn.strategies.parts.gradient_mean import EmbeddingTable, GradientMean, GradientSync
-from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
+from lightning_tgnn.strategies.parts.gradient_pieces import SumOfProducts
 from tests.multiprocess.ranks import run_ranks
 
 SHAPES = {"a": (2,), "b": (3, 2), "c": (), "d": (4,)}

@@ -7,8 +7,7 @@ import torch
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel
 from lightning_tgnn.comm import HandOver, Messages
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
-from lightning_tgnn.strategies.parts.load_meter import LoadMeter
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import LoadMeter, MeasuredLoads
 from tests.multiprocess import snapshots
 
 

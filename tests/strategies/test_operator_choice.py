@@ -11,7 +11,7 @@ from lightning_tgnn.algorithms.schedules.operator_order import ALONE, Operator, 
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel
 from lightning_tgnn.algorithms.schedules.snapshot_operators import orders_beside
 from lightning_tgnn.models.recurrent.operators import SnapshotOperators
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators, OrderChoice
 from lightning_tgnn.strategies.parts.snapshot_memory import rates_of_processes
 

@@ -13,9 +13,8 @@ from lightning_tgnn.algorithms.schedules import RoundRobin
 from lightning_tgnn.algorithms.schedules.validator import faults, programs
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
-from lightning_tgnn.strategies.parts.flat_state import FlatState
+from lightning_tgnn.strategies.parts.flat_state import FlatState, TrainedWeights, options_of
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
-from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights, options_of
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.types import Plan, RankLayout, batches_at_once
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lightning_tgnn.files.best_checkpoint import deciding_callback
+from lightning_tgnn.files.runs import deciding_callback
 from tests.multiprocess.ranks import forking
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from lightning_tgnn import (
 from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
 from lightning_tgnn.data import generate_graph
 from lightning_tgnn.strategies import SvenStrategy
-from lightning_tgnn.tasks.finite import check_finite, check_step
+from lightning_tgnn.tasks.value_checks import check_finite, check_finite_step
 from tests.data.example_streams import random_store
 
 BREAKS_AT = 3
@@ -283,20 +283,20 @@ def test_parameters_of_every_kind_are_looked_at():
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_what_is_not_finite_is_found_in_every_kind(kind, value):
     plain = {str(number): value for number, value in enumerate(ODD)}
-    check_step("here", torch.tensor(1.0), plain)
+    check_finite_step("here", torch.tensor(1.0), plain)
     check_finite("held", plain.items())
     broken = torch.tensor([1.0, value]).to(kind)
     with pytest.raises(NotFiniteError, match=f"weight x here must be finite, got {value}; a gradient of an earlier"):
-        check_step("here", torch.tensor(1.0), plain | {"x": broken})
+        check_finite_step("here", torch.tensor(1.0), plain | {"x": broken})
     with pytest.raises(NotFiniteError, match=f"held x must be finite, got {value}; lower"):
         check_finite("held", [*plain.items(), ("x", broken)])
     weight = torch.nn.Parameter(torch.ones(2, dtype=kind))
     weight.grad = broken
     with pytest.raises(NotFiniteError, match=f"gradient of x here must be finite, got {value}; lower"):
-        check_step("here", torch.tensor(1.0), plain | {"x": weight})
+        check_finite_step("here", torch.tensor(1.0), plain | {"x": weight})
     weight.grad = torch.ones(2, dtype=kind)
     with pytest.raises(NotFiniteError, match=r"loss here must be finite, got inf; the largest gradient is 1 of x; "):
-        check_step("here", torch.tensor(math.inf), plain | {"x": weight})
+        check_finite_step("here", torch.tensor(math.inf), plain | {"x": weight})
 
 
 @pytest.mark.parametrize("make", [links, nodes])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_tgnn.checks import CheckpointError
-from lightning_tgnn.tasks.states_of_ranks import checked_states, random_states, restore_random_states
+from lightning_tgnn.tasks.fit_guard import checked_states, random_states, restore_random_states
 from tests.tasks.resume_run import run
 
 

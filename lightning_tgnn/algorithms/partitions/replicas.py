@@ -88,21 +88,21 @@ class Replicas:
         ranks = len(hosts)
         if ranks == 1:
             return cls(torch.arange(num_nodes), torch.ones(num_nodes, 1, dtype=torch.uint8), hosts)
-        from lightning_tgnn.algorithms.partitions import replica_loops  # late: the compiler is slow to import
+        from lightning_tgnn.algorithms.partitions import vertex_cut_loops  # late: the compiler is slow to import
 
         edges = src.numpy(), dst.numpy(), owner.numpy()
         marks = np.zeros(num_nodes, np.uint8)
-        replica_loops.mark_vertices(*edges, -1 if rank is None else rank, marks)
+        vertex_cut_loops.mark_vertices(*edges, -1 if rank is None else rank, marks)
         alone = np.flatnonzero(marks == 0)
         if rank is None:
             nodes = np.arange(num_nodes)
         else:
-            marks[alone[alone % ranks == rank]] = replica_loops.OWN
-            nodes = np.flatnonzero(marks & replica_loops.OWN)
+            marks[alone[alone % ranks == rank]] = vertex_cut_loops.OWN
+            nodes = np.flatnonzero(marks & vertex_cut_loops.OWN)
         del marks
         place = places(nodes, num_nodes)
         bits = np.zeros((len(nodes), -(-ranks // 8)), np.uint8)
-        replica_loops.add_ranks(*edges, place, bits)
+        vertex_cut_loops.add_ranks(*edges, place, bits)
         alone = alone[place[alone] >= 0]
         bits[place[alone], alone % ranks >> 3] = 1 << (alone % ranks & 7)
         return cls(torch.from_numpy(nodes), torch.from_numpy(bits), hosts)

@@ -19,7 +19,7 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.open_groups import goes_back
 from lightning_tgnn.algorithms.schedules.operator_order import KINDS, NN, Operator, Rates, check_rates
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import Timeline
 
 PHASES = ("forward", "backward")
 _STAGES = tuple(f"{kind} {phase}" for phase in PHASES for kind in KINDS)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightning_tgnn.types.outline import RESOURCES
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import RESOURCES, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

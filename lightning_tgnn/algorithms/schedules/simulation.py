@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_tgnn.types.outline import COMPUTE, Outline
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import COMPUTE, Outline, Timeline
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
     even_bounds,
+    groups_by_load,
     planned_splits,
     splits_that_fit,
 )
@@ -22,6 +22,16 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int,
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 from lightning_tgnn.types.snapshots import GroupPart, SnapshotPass, SnapshotTurn
+
+
+def groups_by_count(count: int, devices: int) -> tuple[tuple[int, ...], ...]:
+    """Give each device consecutive groups, as many as the other devices have or one more.
+
+    >>> groups_by_count(5, 2)
+    ((0, 1, 2), (3, 4))
+    """
+    return tuple(tuple(places.tolist()) for places in np.array_split(np.arange(count), devices))
+
 
 LOAD, EVEN = "load", "even"
 BALANCES = (LOAD, EVEN)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_tgnn.algorithms.streams.distinct_loops import empty_table, number
+from lightning_tgnn.algorithms.streams.dedup_loops import empty_table, number
 from lightning_tgnn.compiled import njit
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
+from lightning_tgnn.algorithms.streams.large_columns import ordered_pieces
 
 
 @dataclass(frozen=True)

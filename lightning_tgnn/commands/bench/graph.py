@@ -8,10 +8,9 @@ from typing import Any
 import lightning.pytorch as pl
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
-from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
-from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare, contestants_of
+from lightning_tgnn.commands.bench.events import measured_alone
 from lightning_tgnn.commands.bench.meters import EpochMeter, Meter, Metrics
-from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_graph_bench
 from lightning_tgnn.commands.shared.kinds import GRAPH, KindOption
 from lightning_tgnn.commands.shared.options import Options

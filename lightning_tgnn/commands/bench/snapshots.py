@@ -11,10 +11,9 @@ from typing_extensions import override
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.comm import Flow
-from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare
-from lightning_tgnn.commands.bench.contestants import contestants_of
+from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare, contestants_of
+from lightning_tgnn.commands.bench.events import measured_alone
 from lightning_tgnn.commands.bench.meters import Meter, Metrics, reduced, summed_flows
-from lightning_tgnn.commands.bench.one_process import measured_alone
 from lightning_tgnn.commands.bench.tables import print_snapshot_bench
 from lightning_tgnn.commands.shared.kinds import SNAPSHOTS, KindOption
 from lightning_tgnn.commands.shared.options import Options

@@ -12,9 +12,8 @@ from lightning_tgnn.commands.shared.kinds import AUTO, EVENTS, GRAPH
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES, folder_of
 from lightning_tgnn.data.graphs.sources.open_graph import prepare_graph
-from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_folder
-from lightning_tgnn.data.sources.stream_names import STREAMS
-from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, prepare_tgb, tgb_folder
+from lightning_tgnn.data.sources.named_streams import STREAMS, prepare_stream, stream_folder
+from lightning_tgnn.data.sources.tgb import TGB_NAMES, prepare_tgb, tgb_folder
 
 _DESCRIPTION = """Fetch a data set, unless it is there, and convert it.
 

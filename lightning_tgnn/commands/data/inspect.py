@@ -32,8 +32,8 @@ from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.sources.open_events import read_source
 from lightning_tgnn.data.standardize import Moments
-from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.split_stream import tie_notice
+from lightning_tgnn.data.streams.store_manifest import Origin
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy
 from lightning_tgnn.files.unfinished import OwnedFolder
 from lightning_tgnn.files.whole import new_file, write_text, writing_to

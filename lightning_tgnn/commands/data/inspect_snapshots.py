@@ -16,7 +16,7 @@ from rich.table import Table as PrintedTable
 from lightning_tgnn.algorithms.streams.stream_statistics import CHANGES, snapshot_changes
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.commands.shared.printed import print_table
-from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotSizes
 from lightning_tgnn.data.snapshots.pipeline import SnapshotPipeline
 from lightning_tgnn.data.snapshots.sources.open_snapshots import is_synthetic
 from lightning_tgnn.data.sources.open_events import read_source

@@ -31,8 +31,7 @@ from lightning_tgnn.files.runs import (
     checkpoints_in,
     class_at,
 )
-from lightning_tgnn.tasks.restoring import HYPER_PARAMETERS
-from lightning_tgnn.tasks.resuming import CURE, check_same
+from lightning_tgnn.tasks.restoring import CURE, HYPER_PARAMETERS, check_same
 from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import NOT_SAVED
 from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class

@@ -17,12 +17,11 @@ from lightning_tgnn.algorithms.schedules.planner import Assessment, Cluster, Str
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
-from lightning_tgnn.commands.plan.candidates import Candidates
+from lightning_tgnn.commands.plan.candidates import Candidates, remote_rows
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
 from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, describe_gradients
 from lightning_tgnn.commands.plan.measure import Measurements, measure
 from lightning_tgnn.commands.plan.recipe import Trained, recipe_of
-from lightning_tgnn.commands.plan.remote_rows import remote_rows
 from lightning_tgnn.commands.plan.tables import describe_spread, metrics_of, print_plans
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options

@@ -29,8 +29,7 @@ from lightning_tgnn.commands.plan.tables import FOR_COMPARISON
 from lightning_tgnn.commands.shared.kinds import KindOption
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.results import print_results
-from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, written_costs
-from lightning_tgnn.commands.simulate.snapshot_sizes import SnapshotSizes
+from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts, SnapshotSizes, written_costs
 from lightning_tgnn.data import SnapshotDataModule
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.tasks import SnapshotLinkPrediction

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
 from lightning_tgnn.commands.report import run_charts
-from lightning_tgnn.commands.report.run_log import RunLog, Series, read_latest
-from lightning_tgnn.commands.report.run_metrics import figure_rows, validation_in_training
+from lightning_tgnn.commands.report.run_log import RunLog, Series, figure_rows, read_latest, validation_in_training
 from lightning_tgnn.commands.report.run_page import is_page, page_of
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.files.whole import check_ending, write_text

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from lightning_tgnn.commands.report import run_charts
-from lightning_tgnn.commands.report.run_log import RunLog, Series
-from lightning_tgnn.commands.report.run_metrics import (
+from lightning_tgnn.commands.report.run_log import (
+    RunLog,
+    Series,
     figure_rows,
     is_of_baseline,
     stage_seconds,

@@ -19,16 +19,15 @@ from lightning_tgnn.commands.shared.results import print_results
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs
 from lightning_tgnn.commands.simulate.options import DESCRIPTION, SimulateOptions
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
-from lightning_tgnn.commands.simulate.snapshot_costs import read_snapshot_costs
+from lightning_tgnn.commands.simulate.snapshot_costs import read_sizes, read_snapshot_costs
 from lightning_tgnn.commands.simulate.snapshot_forecasts import (
     forecast_epoch,
     snapshot_metrics,
     snapshot_row,
 )
-from lightning_tgnn.commands.simulate.snapshot_sizes import read_sizes
 from lightning_tgnn.files.whole import check_apart, new_file, write_text
 from lightning_tgnn.types.layout import RankLayout
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
@@ -23,11 +24,51 @@ from lightning_tgnn.checks import (
     refusal,
 )
 from lightning_tgnn.commands.report.command import read_settings
-from lightning_tgnn.commands.report.run_log import read_latest
-from lightning_tgnn.commands.report.run_metrics import stage_shares
+from lightning_tgnn.commands.report.run_log import read_latest, stage_shares
 from lightning_tgnn.commands.simulate.plans import CUT_COPIES, SHARES, SimulatedPlan, strategies
-from lightning_tgnn.commands.simulate.written_costs import FORM, is_folder, number, read_mapping
 from lightning_tgnn.types.outline import ALL_TO_ALL, Outline, RowShares
+
+FORM = "write {seconds: {fetch: 0.002, embed: 0.02, ...}, bytes: {rows: 500000, ...}, batch_size: 600}"
+"""The form of what is written, as a cure."""
+
+
+def is_folder(written: str) -> bool:
+    """Return whether what a user has written is the path of a folder."""
+    return not written.lstrip().startswith("{") and Path(written).is_dir()
+
+
+def read_mapping(argument: str, written: str) -> Mapping[str, Any]:
+    """Return the names with values of a YAML or JSON file, or of what is written in braces.
+
+    Raises:
+        InvalidArgumentError: The path is no file, or the text holds no mapping.
+    """
+    inline = written.lstrip().startswith("{")
+    path = Path(written)
+    if not inline and not path.exists():
+        raise InvalidArgumentError(refusal(argument, "a file or a folder that is there", written, "correct the path"))
+    if not inline and not path.is_file():
+        requirement = "a YAML or JSON file, the same in braces, or the folder of a run"
+        raise InvalidArgumentError(refusal(argument, requirement, written, FORM))
+    try:
+        held = yaml.safe_load(written if inline else path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        received = f"{written[:60]} ({' '.join(str(error).split())[:120]})"
+        raise InvalidArgumentError(refusal(argument, "YAML or JSON", received, FORM)) from error
+    if not isinstance(held, dict):
+        raise InvalidArgumentError(refusal(argument, "names with values", type(held).__name__, FORM))
+    return held
+
+
+def number(value: object) -> float | None:
+    """Return a number; None where it is none. YAML takes 1e-4, without a point, for a string; JSON does not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
 
 _PARTS = ("seconds", "bytes", "batch_size", "shares")
 _PLANS = (

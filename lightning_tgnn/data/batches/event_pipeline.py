@@ -23,8 +23,7 @@ from lightning_tgnn.data.batches.split_source import SplitSource
 from lightning_tgnn.data.pipeline import plain_values, shown_name
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, read_options
 from lightning_tgnn.data.standardize import AUTO
-from lightning_tgnn.data.streams.negative_function import FunctionNegatives
-from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, GivenNegatives, NegativeSampler
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, FunctionNegatives, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
@@ -55,7 +54,7 @@ class EventPipeline(SplitSource):
             that ``test/ap_inductive`` has events to measure.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
             ``"inductive"``, or a function of your own or its import path: see
-            `lightning_tgnn.data.streams.negative_function.NegativeFunction`.
+            `lightning_tgnn.data.streams.negatives.NegativeFunction`.
         eval_negatives: As ``negatives``, for validation and test; ``negatives`` if None.
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.

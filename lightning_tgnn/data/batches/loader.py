@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
-from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch
-from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole
+from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole, drawn_for_mails, mails_of_batch
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler

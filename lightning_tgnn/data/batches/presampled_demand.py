@@ -14,8 +14,7 @@ from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, ra
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
 from lightning_tgnn.data.batches.loader import EventLoader
-from lightning_tgnn.data.batches.mails import mailed
-from lightning_tgnn.data.batches.organizer import read_by
+from lightning_tgnn.data.batches.organizer import mailed, read_by
 from lightning_tgnn.types import RankLayout, SharedWrites
 from lightning_tgnn.types.schedule import TIME
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
 from lightning_tgnn.data.datamodules import TemporalDataModule
-from lightning_tgnn.data.sources.named_streams import stream_folder
+from lightning_tgnn.data.sources.named_streams import STREAMS, stream_folder
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, EventSource, name_of
-from lightning_tgnn.data.sources.stream_names import STREAMS
 from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
 from lightning_tgnn.trust import TRUST, refused_name
 

@@ -11,8 +11,7 @@ from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.negative_function import FunctionNegatives
-from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
+from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.types import EmbedAt, SampledRoots

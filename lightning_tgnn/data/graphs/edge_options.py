@@ -125,7 +125,10 @@ def _both_directions(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> Iterat
 
     A range is sorted by counting: all of the edges are read for each.
     """
-    from lightning_tgnn.algorithms.partitions.edge_loops import keep_distinct, place_neighbors  # imports the compiler
+    from lightning_tgnn.algorithms.partitions.vertex_cut_loops import (  # imports the compiler
+        keep_distinct,
+        place_neighbors,
+    )
     from lightning_tgnn.algorithms.streams.adjacency_loops import count_entries
 
     starts = np.zeros(num_nodes + 1, np.int64)

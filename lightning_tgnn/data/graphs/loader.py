@@ -202,7 +202,7 @@ def _rows(
         rows: How many there are.
         columns: How many there are.
     """
-    from lightning_tgnn.algorithms.partitions import edge_loops  # late: the compiler is slow to import
+    from lightning_tgnn.algorithms.partitions import vertex_cut_loops  # late: the compiler is slow to import
 
     count = len(edges)
     pieces = edges.split(_CHUNK)
@@ -212,10 +212,10 @@ def _rows(
     narrow = np.int32 if max(count, columns) < 1 << 31 else np.int64
     starts, starts_back = np.zeros(rows + 1, np.int64), np.zeros(columns + 1, narrow)
     order, sources, by_row = np.empty(count, narrow), np.empty(count, np.int64), np.empty(count, np.float32)
-    edge_loops.sort_edges(src, dst, given, order, starts, starts_back, sources, by_row)
+    vertex_cut_loops.sort_edges(src, dst, given, order, starts, starts_back, sources, by_row)
     del src, dst, given, order
     destinations, back = np.empty((2, count), narrow)
-    edge_loops.transpose_rows(starts, sources, starts_back, destinations, back)
+    vertex_cut_loops.transpose_rows(starts, sources, starts_back, destinations, back)
     return SparseRows(*map(torch.from_numpy, (starts, sources, by_row, starts_back, destinations, back)))
 
 

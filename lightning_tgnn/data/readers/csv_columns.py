@@ -1,4 +1,4 @@
-"""Delimited files: which column is what, by name, by position or by guess."""
+"""Delimited files: the meaning of columns, by name, by position, by guess, or in the form of JODIE."""
 
 from __future__ import annotations
 
@@ -222,3 +222,50 @@ def _refuse_shared(found: Mapping[str, Sequence[int]], rows: Rows) -> None:
 def _starts_as_number(text: str) -> bool:
     # An empty first field counts: leaving the column out in silence would hide a gap in the data.
     return not text.strip() or to_number(text) is not None
+
+
+_NAMES = ["user_id", "item_id", "timestamp", "state_label"]
+_MANY = "comma_separated_list_of_features"
+
+
+def is_jodie(head: Head) -> bool:
+    """Whether ``head`` is JODIE's header."""
+    return has_jodie_names(head.text.split(","))
+
+
+def has_jodie_names(names: Sequence[str]) -> bool:
+    """Whether columns begin with JODIE's four."""
+    return [name.strip().lower() for name in names[:4]] == _NAMES
+
+
+def jodie_roles(names: Sequence[str], width: int, where: str) -> Roles:
+    """Return the roles of ``width`` columns in JODIE's order.
+
+    Raises:
+        DataError: Another column has one of JODIE's four names: as a feature it would tell what is predicted.
+    """
+    again = [name for name in names[4:] if name.strip().lower() in _NAMES]
+    if again:
+        cure = "leave out the column that is there twice"
+        raise DataError(refusal(where, f"a header with {', '.join(_NAMES)} once each", f"{again} twice", cure))
+    return Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, width)))
+
+
+def jodie_table(head: Head) -> TextTable:
+    """Return the table of a file in JODIE's form, whose header may name fewer columns than the rows have.
+
+    Raises:
+        DataError: The file has no header, or the rows are shorter than the header.
+    """
+    delimiter = find_delimiter(head.text) or ","
+    if any(begins_as_value(field) for field in fields_of(head, delimiter)[: len(_NAMES)]):
+        cure = f"put the line {','.join(_NAMES)},{_MANY} on top"
+        raise DataError(refusal(f"{head.path}, line {head.number}", "JODIE's header", head.text[:80], cure))
+    rows = find_rows(head, delimiter, has_header=True)
+    named = [name for name in rows.names if name.lower() != _MANY]
+    least = max(len(named), len(_NAMES))
+    if rows.width < least:
+        where = f"{rows.path}, line {rows.first_line}"
+        cure = f"each needs {', '.join(_NAMES)} and the features of the header"
+        raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
+    return TextTable(rows, jodie_roles(rows.names, rows.width, str(rows.path)), bipartite=True)

@@ -13,9 +13,8 @@ import narwhals as nw
 import numpy as np
 
 from lightning_tgnn.checks import DataError, refusal
-from lightning_tgnn.data.readers.csv_columns import check_columns, roles_of, usual_columns
+from lightning_tgnn.data.readers.csv_columns import check_columns, has_jodie_names, jodie_roles, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
-from lightning_tgnn.data.readers.jodie import has_jodie_names, jodie_roles
 from lightning_tgnn.data.readers.rows import Rows
 from lightning_tgnn.data.readers.table import Table
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path, refusal
-from lightning_tgnn.data.readers.csv_columns import check_columns, csv_table, refuse_names_as_ids, roles_of, uses_names
+from lightning_tgnn.data.readers.csv_columns import (
+    check_columns,
+    csv_table,
+    is_jodie,
+    jodie_table,
+    refuse_names_as_ids,
+    roles_of,
+    uses_names,
+)
 from lightning_tgnn.data.readers.frame import is_parquet, parquet_table
-from lightning_tgnn.data.readers.jodie import is_jodie, jodie_table
 from lightning_tgnn.data.readers.parse import TextTable
 from lightning_tgnn.data.readers.rows import Rows, find_delimiter, find_rows, is_time, split
 from lightning_tgnn.data.readers.table import Roles, Table

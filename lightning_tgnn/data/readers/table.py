@@ -16,7 +16,7 @@ from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
 from lightning_tgnn.data.readers.rows import Rows
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, Ids, NodeNumbering
-from lightning_tgnn.data.streams.origin import Origin, kinds_by_name, refuse_unsure
+from lightning_tgnn.data.streams.store_manifest import Origin, kinds_by_name, refuse_unsure
 
 MOST_LEVELS = 100
 """Values that a column of categories may have."""

@@ -22,8 +22,7 @@ from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
 from lightning_tgnn.data.pipeline import lasting_name, plain_values, shown_name
 from lightning_tgnn.data.snapshots.adjacency import Adjacency
-from lightning_tgnn.data.snapshots.groups import GroupMaker, WholeGroups
-from lightning_tgnn.data.snapshots.loader import GroupOrder, SnapshotGroupLoader
+from lightning_tgnn.data.snapshots.loader import GroupMaker, GroupOrder, SnapshotGroupLoader, WholeGroups
 from lightning_tgnn.data.snapshots.neighborhoods import SampledGroups, checked_fanouts
 from lightning_tgnn.data.snapshots.sources.open_snapshots import (
     SYNTHETIC_SNAPSHOTS,

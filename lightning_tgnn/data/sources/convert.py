@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
+from lightning_tgnn.algorithms.streams.large_columns import ordered_pieces
 from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table, are_whole

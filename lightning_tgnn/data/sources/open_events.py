@@ -24,11 +24,18 @@ from lightning_tgnn.data.readers import FORMATS, read_events
 from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.sources.graph_objects import DGLGraph, TemporalData, from_dgl, from_temporal_data
-from lightning_tgnn.data.sources.named_streams import prepare_stream, stream_folder
-from lightning_tgnn.data.sources.stream_names import STREAMS
+from lightning_tgnn.data.sources.named_streams import STREAMS, prepare_stream, stream_folder
 from lightning_tgnn.data.sources.synthetic import generate_stream
-from lightning_tgnn.data.sources.tgb import FixedProtocol, TGBDataset, from_tgb, protocol_of
-from lightning_tgnn.data.sources.tgb_names import TGB_NAMES, open_tgb, prepare_tgb, tgb_folder
+from lightning_tgnn.data.sources.tgb import (
+    TGB_NAMES,
+    FixedProtocol,
+    TGBDataset,
+    from_tgb,
+    open_tgb,
+    prepare_tgb,
+    protocol_of,
+    tgb_folder,
+)
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 

@@ -31,10 +31,10 @@ from lightning_tgnn.data.streams.columns import (
     single_column,
 )
 from lightning_tgnn.data.streams.node_ids import number_given
-from lightning_tgnn.data.streams.origin import Origin
 from lightning_tgnn.data.streams.store_manifest import (
     COLUMNS,
     MANIFEST,
+    Origin,
     digest_of_file,
     fingerprint_of,
     read_manifest,

@@ -19,8 +19,7 @@ from lightning_tgnn.data.sources.tgb import FixedProtocol
 from lightning_tgnn.data.standardize import Moments, notice_heavy_tails, standardization_of, standardized
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
-from lightning_tgnn.data.streams.negative_function import FunctionNegatives, NegativeFunction
-from lightning_tgnn.data.streams.negatives import GivenNegatives, NegativeSampler
+from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeFunction, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
 from lightning_tgnn.data.streams.store_manifest import MANIFEST, read_manifest
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -262,7 +261,9 @@ def _classes(labels: Tensor | None) -> tuple[int, bool]:
 
 def _gaps(store: EventStore, train: Tensor) -> tuple[float, float]:
     """Return mean and deviation of the time between consecutive events of a node; 1 where there is no scale."""
-    from lightning_tgnn.algorithms.streams.gap_loops import gap_moments  # imports the compiler: only where it is used
+    from lightning_tgnn.algorithms.streams.statistics_loops import (
+        gap_moments,  # imports the compiler: only where it is used
+    )
 
     columns = (store.src.numpy(), store.dst.numpy(), store.time.numpy(), train.numpy())
     count, mean, squares = gap_moments(*columns, store.num_nodes)

@@ -8,9 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.graphs.kept_sum import KeptSum, whole
 from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
-from lightning_tgnn.models.graphs.sparse_product import sparse_product
+from lightning_tgnn.models.graphs.sparse_product import KeptSum, sparse_product, whole
 from lightning_tgnn.types import EVERY, Places, ReplicaSum, RowFunction, SparseRows, Subgraph
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
+from lightning_tgnn.models.graphs.sparse_product import whole
 from lightning_tgnn.types import ReplicaSum, RowFunction, SparseRows, Subgraph
 
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.memory.attention_places import Neighborhood
-from lightning_tgnn.models.memory.folded_attention import AttentionWeights, folded_attention
+from lightning_tgnn.models.memory.folded_attention import AttentionWeights, Neighborhood, folded_attention
 from lightning_tgnn.models.memory.operands import product_rows
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
 from lightning_tgnn.types import RootBatch, SampledRoots

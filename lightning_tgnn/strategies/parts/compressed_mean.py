@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression, PieceCompression, PowerSGD
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.comm import Exchange, Traffic
-from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum
-from lightning_tgnn.strategies.parts.gradient_pieces import SumOfPieces
-from lightning_tgnn.strategies.parts.gradient_products import SumOfProducts
+from lightning_tgnn.strategies.parts.gradient_pieces import CompressedSum, SumOfPieces, SumOfProducts
 from lightning_tgnn.types import Run
 from lightning_tgnn.types.layout import GRADIENTS
 

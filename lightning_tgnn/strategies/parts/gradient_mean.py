@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lightning_tgnn.comm import Exchange, PendingRows, peer_failure
-from lightning_tgnn.strategies.parts.compressed_sums import CompressedSum, SumUnderWay, add_ring
+from lightning_tgnn.strategies.parts.gradient_pieces import CompressedSum, SumUnderWay, add_ring
 
 OPERATION = "all-reduce of gradients"
 ROWS = "gradient_rows"

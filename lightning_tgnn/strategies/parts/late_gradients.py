@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from lightning_tgnn.checks import InvalidArgumentError, refusal
-from lightning_tgnn.strategies.parts.trained_weights import Options, TrainedWeights, options_of, take_options
+from lightning_tgnn.strategies.parts.flat_state import Options, TrainedWeights, options_of, take_options
 from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
 

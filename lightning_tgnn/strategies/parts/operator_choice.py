@@ -11,7 +11,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Search
 from lightning_tgnn.algorithms.schedules.snapshot_loads import HEAD
 from lightning_tgnn.algorithms.schedules.snapshot_operators import orders_beside
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import MeasuredLoads
 from lightning_tgnn.types import Operators, Snapshot, SnapshotGroup
 
 Orders = Mapping[tuple[int, int], Mapping[int, bool]]

@@ -20,10 +20,9 @@ from lightning_tgnn.algorithms.schedules.pipetgl import (
     PipeTGLOutline,
 )
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
-from lightning_tgnn.strategies.parts.flat_state import check_steps
+from lightning_tgnn.strategies.parts.flat_state import TrainedWeights, check_steps
 from lightning_tgnn.strategies.parts.late_gradients import SentGradients
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
-from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
 from lightning_tgnn.types import MessageExchange, RankLayout, Run, UpdatesPart
 from lightning_tgnn.types.layout import COPIES, GRADIENTS
 from lightning_tgnn.types.outline import Outline, Stage

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 
 from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS_AND_MOMENTS
 from lightning_tgnn.checks import CheckpointError, refusal
-from lightning_tgnn.strategies.parts.flat_state import FlatState
-from lightning_tgnn.strategies.parts.trained_weights import TrainedWeights
+from lightning_tgnn.strategies.parts.flat_state import FlatState, TrainedWeights
 from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
 

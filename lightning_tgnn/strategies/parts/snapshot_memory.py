@@ -19,7 +19,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
 from lightning_tgnn.checks import InvalidArgumentError, refusal
 from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
-from lightning_tgnn.strategies.parts.measured_loads import MeasuredCalls, MeasuredLoads
+from lightning_tgnn.strategies.parts.load_meter import MeasuredCalls, MeasuredLoads
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators, OrderChoice
 from lightning_tgnn.strategies.parts.vertex_shares import KeptPartition, SharedVertices
 from lightning_tgnn.strategies.stage_recorder import wait_for_device

@@ -45,11 +45,11 @@ from lightning_tgnn.compat.signals import (
 )
 from lightning_tgnn.compat.strategy import IS_INTERACTIVE, OpenDDPStrategy
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, save_whole_checkpoints, signed
-from lightning_tgnn.strategies.parts.collective_load import open_on_all
-from lightning_tgnn.strategies.parts.collective_save import (
+from lightning_tgnn.strategies.parts.collective_checkpoints import (
     check_state_dict_type,
     check_writes_folders,
     notice_own_folders,
+    open_on_all,
     save_sharded,
 )
 from lightning_tgnn.strategies.processes.model_copies import ModelCopies

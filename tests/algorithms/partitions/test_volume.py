@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.partitions.volume import (
+from lightning_tgnn.algorithms.partitions.partition_cost import (
     BatchShape,
     depcache_volume,
     depcomm_volume,

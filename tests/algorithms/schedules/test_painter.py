@@ -9,7 +9,7 @@ from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_f
 from lightning_tgnn.algorithms.schedules.pipetgl import PipeTGLOutline
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.types import RankLayout
-from lightning_tgnn.types.timeline import Timeline
+from lightning_tgnn.types.outline import Timeline
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lightning_tgnn.algorithms.schedules.chain_simulation import simulate_chain
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_load
 from lightning_tgnn.algorithms.schedules.links import Link, Links
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, operator_order, ordered, search_of
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, mean_gradients
@@ -15,7 +14,12 @@ from lightning_tgnn.algorithms.schedules.snapshot_epochs import EpochForecast, p
 from lightning_tgnn.algorithms.schedules.snapshot_groups import EVEN, PAPER, SnapshotGroups
 from lightning_tgnn.algorithms.schedules.snapshot_loads import Load, LoadModel, backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import GroupOperators, predicted_groups, reordered
-from lightning_tgnn.algorithms.schedules.snapshot_splits import best_splits, pair_seconds, planned_splits
+from lightning_tgnn.algorithms.schedules.snapshot_splits import (
+    best_splits,
+    groups_by_load,
+    pair_seconds,
+    planned_splits,
+)
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_traffic
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout

@@ -8,11 +8,12 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts, simulate_chain
-from lightning_tgnn.algorithms.schedules.group_placement import groups_by_count, groups_by_load
 from lightning_tgnn.algorithms.schedules.operator_order import Operator
+from lightning_tgnn.algorithms.schedules.snapshot_groups import groups_by_count
 from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     best_splits,
     even_bounds,
+    groups_by_load,
     pair_seconds,
     planned_splits,
     splits_that_fit,

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.streams.highest import highest
+from lightning_tgnn.serving.ranking import highest
 
 
 @given(

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.algorithms.streams.gap_loops import gap_moments
 from lightning_tgnn.algorithms.streams.information_loss import event_distances
-from lightning_tgnn.algorithms.streams.large_columns import burstiness, pairwise_sum, quantiles, summary
+from lightning_tgnn.algorithms.streams.large_columns import burstiness, ordered_pieces, pairwise_sum, quantiles, summary
 from lightning_tgnn.algorithms.streams.node_ends import consecutive_ends, ends_by_node, ends_in_pieces
+from lightning_tgnn.algorithms.streams.statistics_loops import gap_moments
 from lightning_tgnn.algorithms.streams.stream_statistics import (
     NodeCounts,
     PairCounts,
@@ -16,7 +16,6 @@ from lightning_tgnn.algorithms.streams.stream_statistics import (
     repeated_pairs,
     repetition_statistics,
 )
-from lightning_tgnn.algorithms.streams.time_order import ordered_pieces
 
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 9)), min_size=2, max_size=40)
 

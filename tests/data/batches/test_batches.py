@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_tgnn import TemporalDataModule
-from lightning_tgnn.data.batches.mails import drawn_for_mails, mails_of_batch, mails_of_sample
+from lightning_tgnn.data.batches.organizer import drawn_for_mails, mails_of_batch, mails_of_sample
 from tests.data.example_streams import random_store
 
 K = 3

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_tgnn import FullGraphDataModule
-from lightning_tgnn.algorithms.partitions import edge_loops
+from lightning_tgnn.algorithms.partitions import vertex_cut_loops
 from lightning_tgnn.data import generate_graph, open_graph, save_graph
 from lightning_tgnn.data.graphs import edge_options
 from lightning_tgnn.data.graphs.edge_options import edges_with
@@ -57,13 +57,13 @@ def test_they_are_those_of_a_slow_list(pairs, undirected, self_loops, entries, t
 
 
 def test_many_neighbors_that_come_in_two_sorted_runs_are_sorted_before_the_compiled_sort_sees_them(monkeypatch):
-    seen, of_pieces = [], edge_loops.keep_distinct
+    seen, of_pieces = [], vertex_cut_loops.keep_distinct
 
     def noting(cursor, first, sources, destinations):
         seen.append(destinations[: cursor[0]].copy())
         return of_pieces(cursor, first, sources, destinations)
 
-    monkeypatch.setattr(edge_loops, "keep_distinct", noting)
+    monkeypatch.setattr(vertex_cut_loops, "keep_distinct", noting)
     spokes = torch.arange(1, 10_001)
     hub = torch.zeros_like(spokes)
     found = edges_with(spokes.roll(3_000), hub, len(spokes) + 1, undirected=True, self_loops=False)

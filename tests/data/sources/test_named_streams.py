@@ -16,8 +16,8 @@ from lightning_tgnn import EdgeClassification, EventStore, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.tgl import EDGE_CLASSES, EDGE_FEATURES, EDGES, NODE_FEATURES
-from lightning_tgnn.data.sources import stream_names
-from lightning_tgnn.data.sources.stream_names import STREAMS
+from lightning_tgnn.data.sources import named_streams
+from lightning_tgnn.data.sources.named_streams import STREAMS
 from tests.data.served import serving
 
 JODIE = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
@@ -42,7 +42,7 @@ def publish(files, monkeypatch):
             checksum = file.checksum and f"sha1:{hashlib.sha1(content).hexdigest()}"
             served.append(replace(file, url=f"{files.address}/{file.name}", checksum=checksum))
         counts = {"num_events": events, "num_nodes": nodes, "room": room}
-        monkeypatch.setitem(stream_names.STREAMS, name, replace(stream, files=tuple(served), **counts))
+        monkeypatch.setitem(named_streams.STREAMS, name, replace(stream, files=tuple(served), **counts))
 
     return put
 

@@ -11,9 +11,8 @@ import torch
 from lightning_tgnn.data import Graph, generate_graph
 from lightning_tgnn.data.graphs.loader import CuttableGraph, GraphLoader
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
-from lightning_tgnn.models.graphs.kept_sum import whole
 from lightning_tgnn.models.graphs.replica_dropout import DroppedRows, ReplicaDropout
-from lightning_tgnn.models.graphs.sparse_product import sparse_product
+from lightning_tgnn.models.graphs.sparse_product import sparse_product, whole
 from lightning_tgnn.types import SparseRows
 from tests.largest_tensor import LargestTensor
 
@@ -213,7 +212,7 @@ def test_the_narrower_rows_travel_and_the_first_sum_once(part):
 
 def test_many_columns_are_summed_some_at_a_time(monkeypatch, part):
     model = GCN(5, 8, 3, 2, 0.0, layer_norm=False)
-    monkeypatch.setattr("lightning_tgnn.models.graphs.kept_sum._COLUMNS", 2)
+    monkeypatch.setattr("lightning_tgnn.models.graphs.sparse_product._COLUMNS", 2)
     count = Counting()
     found = model(part, count)
     assert count.widths == [(2, False), (2, False), (1, False), (3, True)]

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_tgnn.models.memory import attention_cpu, attention_share_loops, attention_tensors
+from lightning_tgnn.models.memory import attention_cpu, attention_loops, attention_tensors
 from lightning_tgnn.models.memory import folded_attention as of_attention
-from lightning_tgnn.models.memory.attention_places import Neighborhood
-from lightning_tgnn.models.memory.folded_attention import AttentionWeights, folded_attention
+from lightning_tgnn.models.memory.folded_attention import AttentionWeights, Neighborhood, folded_attention
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder, phase
 
 
@@ -171,10 +170,10 @@ def test_bfloat16_adds_roots_that_nobody_sees():
 def test_queries_are_cut_into_parts_of_about_as_many_neighbours(root, threads, seed):
     root = np.array(root, dtype=np.int64)
     lengths = np.random.default_rng(seed).integers(0, 200, len(root))
-    order, starts = attention_share_loops.by_query(root, 10)
+    order, starts = attention_loops.by_query(root, 10)
     assert order.tolist() == np.argsort(root, kind="stable").tolist()
     assert starts.tolist() == np.searchsorted(np.sort(root), np.arange(11)).tolist()
-    bounds = attention_share_loops.cut(lengths, order, starts, threads).tolist()
+    bounds = attention_loops.cut(lengths, order, starts, threads).tolist()
     work = [int((lengths + 1)[root == q].sum()) for q in range(10)]
     assert bounds == sorted(bounds)
     assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 10, max(1, min(threads, sum(work) // 500)))

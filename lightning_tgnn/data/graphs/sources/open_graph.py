@@ -15,9 +15,8 @@ from lightning_tgnn.data.graphs.sources.ogb_folder import CONVERTED, convert_ogb
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
 from lightning_tgnn.data.graphs.sources.tables import is_folder_of_tables, read_tables
 from lightning_tgnn.data.streams.event_store import is_event_store
-from lightning_tgnn.files.download import download
+from lightning_tgnn.files.download import download, unpack
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
-from lightning_tgnn.files.unpack import unpack
 
 SYNTHETIC = "synthetic"
 

@@ -25,6 +25,7 @@ from lightning_tgnn.data.snapshots.sources.events import EdgeColumns, from_event
 from lightning_tgnn.data.snapshots.sources.graph_lists import from_graphs, is_graph_list
 from lightning_tgnn.data.snapshots.sources.signals import Signal, from_signal, is_signal
 from lightning_tgnn.data.snapshots.sources.synthetic import generate_snapshots
+from lightning_tgnn.data.sources.named_streams import STREAMS
 from lightning_tgnn.data.sources.open_events import (
     EventSource,
     ReadOptions,
@@ -32,7 +33,6 @@ from lightning_tgnn.data.sources.open_events import (
     opened,
     prepare_events,
 )
-from lightning_tgnn.data.sources.stream_names import STREAMS
 from lightning_tgnn.data.streams.event_store import is_event_store
 from lightning_tgnn.files.npy_file import map_npy, mapped_tensor
 

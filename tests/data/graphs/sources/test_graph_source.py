@@ -19,8 +19,7 @@ from lightning_tgnn import FullGraphDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data import generate_graph, save_graph
 from lightning_tgnn.data.graphs.sources import names as graph_names
-from lightning_tgnn.files.download import download
-from lightning_tgnn.files.unpack import unpack
+from lightning_tgnn.files.download import download, unpack
 from tests.data.example_graphs import same, write_ogb
 from tests.multiprocess.ranks import free_port
 

@@ -1,9 +1,9 @@
-"""Checkpoints that all ranks write together: each its own rows, into a folder that appears when all have finished."""
+"""Checkpoints that all ranks write, each its own rows, into a folder that appears when complete, and open together."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +25,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, plain, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, refusal
 from lightning_tgnn.comm import Messages, peer_failure
-from lightning_tgnn.files.checkpoint_folder import META, checksum, described, local_path, put
+from lightning_tgnn.files.checkpoint_folder import META, WRITING, checksum, described, local_path, put
 from lightning_tgnn.files.folder_replacement import begin_folder, move_in_place, parts_of, sync_folder
 from lightning_tgnn.files.whole import interrupts_wait, refusal_to_write, write_tensors, writing_to
 from lightning_tgnn.types import FULL, SHARDED, Broadcast, OneOfEach, OwnRows
@@ -353,3 +353,56 @@ class PartWriter(FileSystemWriter):
                 pieces.append({**piece, "part": part, "offset": place.offset, "bytes": place.length})
             layout = {"shape": list(table.size), "dtype": table.properties.dtype}
             self.tables[name] = {**layout, "pieces": pieces}
+
+
+_TRIES = 3
+
+
+def open_on_all(
+    path: str | Path, read: Callable[[slice], dict[str, Any]], messages: Messages, broadcast: Broadcast
+) -> dict[str, Any]:
+    """Return a checkpoint of which all ranks have opened the same writing, while a run may save under its name.
+
+    Args:
+        path: Names it in messages.
+        read: Opens it, and checks the parts of a folder that are given, in the order of their names. Ranks share them.
+        messages: Between all ranks, which have to call this together.
+        broadcast: Sends a value of the first rank to all.
+
+    Raises:
+        CheckpointError: Another rank could not open it, or ranks opened different writings in each of several tries.
+        Exception: That of ``read`` on this rank.
+        PeerFailureError: A rank has failed.
+    """
+    for _ in range(_TRIES):
+        failed: Exception | None = None
+        held: dict[str, Any] = {}
+        try:
+            held = read(slice(messages.place, None, messages.ranks))
+        except Exception as error:
+            failed = error
+        lacks = socket.gethostname() if isinstance(failed, FileNotFoundError) else None
+        reported = messages.gather((held.pop(WRITING, None), failed and str(failed), lacks))
+        refusals = [f"rank {rank}: {refused}" for rank, (_, refused, _) in enumerate(reported) if refused is not None]
+        same = len({writing for writing, *_ in reported}) == 1
+        apart, refused, alike = broadcast((_apart(path, reported), refusals[:1], same))
+        if apart is not None:
+            raise CheckpointError(apart) from failed
+        if failed is not None:
+            raise failed
+        if refused:
+            raise CheckpointError(refused[0])
+        if alike:
+            return held
+    received = f"another one in its place {_TRIES} times while ranks opened it"
+    cure = "wait until nobody saves under that name, or give another checkpoint"
+    raise CheckpointError(refusal(str(path), "the same checkpoint on all ranks", received, cure))
+
+
+def _apart(path: str | Path, reported: Sequence[tuple[object, str | None, str | None]]) -> str | None:
+    """Return on the first rank what to say of a checkpoint that some ranks have opened and others do not find."""
+    lack = [f"rank {rank} on {host}" for rank, (_, _, host) in enumerate(reported) if host is not None]
+    if not lack or all(refused is not None for _, refused, _ in reported):
+        return None
+    cure = "keep checkpoints and runs in a folder that all machines see, or copy it to the same path on each"
+    return refusal(str(path), "a checkpoint that all ranks find", f"none on {', '.join(lack)}", cure)
