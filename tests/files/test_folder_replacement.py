@@ -16,7 +16,7 @@ from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.files.checkpoint_folder import META, SavedTable
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-from lightning_tgnn.strategies.parts import collective_save
+from lightning_tgnn.strategies.parts import collective_checkpoints
 from lightning_tgnn.strategies.parts.collective_checkpoints import PartWriter, save_sharded
 from lightning_tgnn.types import OwnRows
 from tests.files.test_checkpoint_folder import KEY, content, part_of_name, read, write
@@ -101,7 +101,7 @@ def test_what_a_killed_run_has_left_goes_with_the_next_checkpoint(folder):
 @pytest.mark.parametrize("name", ["last.ckpt", "[ab]=1.ckpt"])
 def test_writers_of_one_name_leave_each_other_alone(name, tmp_path, monkeypatch):
     path, others = tmp_path / name, []
-    moved = collective_save.move_in_place
+    moved = collective_checkpoints.move_in_place
 
     def after_another(hidden, place):
         if not others:
@@ -110,7 +110,7 @@ def test_writers_of_one_name_leave_each_other_alone(name, tmp_path, monkeypatch)
         moved(hidden, place)
 
     for number in (2, 3):  # of a folder that is new, and of one that is replaced
-        monkeypatch.setattr(collective_save, "move_in_place", after_another)
+        monkeypatch.setattr(collective_checkpoints, "move_in_place", after_another)
         write(path, number)
         assert torch.equal(read(path)["state"]["memory"], content(number)[1])
         assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -78,7 +78,7 @@ def watched(held, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(held.place / "modules")
     monkeypatch.setenv("EVIL_MARKER", str(held.marker))
     monkeypatch.setattr(sys, "argv", ["lightning-tgnn"])
-    for name in ("named_streams", "tgb_names"):
+    for name in ("named_streams", "tgb"):
         monkeypatch.setattr(
             f"lightning_tgnn.data.sources.{name}.download", lambda *_, **__: held.marker.write_text("loaded")
         )

@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning_tgnn import SvenStrategy
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
-from lightning_tgnn.strategies.parts import collective_save
+from lightning_tgnn.strategies.parts import collective_checkpoints
 from tests.data.disks import files_below
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.sharded_runs import differing
@@ -80,12 +80,12 @@ def on_rank(rank, ranks, folder):
     with pytest.raises(InvalidArgumentError, match=r"state_dict_type must be 'full' or 'sharded', got 'local'"):
         SvenStrategy(state_dict_type="local")
 
-    sees = collective_save._is_there
+    sees = collective_checkpoints._is_there
     if rank == 1:
-        collective_save._is_there = of_host_two
+        collective_checkpoints._is_there = of_host_two
     match = r"in a folder that all hosts share, .* rank 1 on .* does not see'; give ModelCheckpoint\(dirpath=...\)"
     refused(folder / "apart", match)
-    collective_save._is_there = sees
+    collective_checkpoints._is_there = sees
     assert rank or not any((folder / "apart").iterdir())
     return True
 
