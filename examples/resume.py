@@ -1,4 +1,4 @@
-"""A run that stops in the middle of an epoch and goes on ends with the weights of one that never stopped.
+"""A run that stops in the middle of an epoch and continues ends with the weights of one that never stopped.
 
 python examples/resume.py
 """

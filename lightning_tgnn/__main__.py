@@ -23,7 +23,7 @@ import lightning_tgnn
 from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
 from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED, TERMINATED
 from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
-from lightning_tgnn.commands.shared.parse_errors import exit_if_told
+from lightning_tgnn.commands.shared.parse_errors import exit_if_reported
 
 if TYPE_CHECKING:
     from lightning.pytorch.cli import ArgsType
@@ -78,7 +78,7 @@ def _run(args: ArgsType) -> None:
         is_run = not isinstance(words, list) or next((word for word in words if word in _SUBCOMMANDS), "") == "fit"
         if isinstance(error, _Terminated) or (_is_termination(error) and not is_run):
             _leave(*_ON_TERMINATION)  # but for a run, which ends at a step, with Lightning's code
-        if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has said it
+        if error.code == INTERRUPTED or not _is_interrupt(error.__context__):  # who ends so has reported it
             raise
         _leave(*_ON_INTERRUPT)
     except FileNotFoundError as error:
@@ -113,7 +113,7 @@ def _signals_heard(*, sigterm: bool) -> Iterator[list[tuple[str, int]]]:
         sigterm: Whether to hear it.
 
     Yields:
-        For each signal that comes, what is said of it, and the exit code.
+        For each signal that comes, the message, and the exit code.
     """
     heard: list[tuple[str, int]] = []
     own = os.getpid()
@@ -168,7 +168,7 @@ def _repeated_where_ignored() -> Iterator[None]:
 
 @contextmanager
 def _handled(number: int, usual: _Handler, handler: _Handler) -> Iterator[None]:
-    """Handle a signal for a while, unless somebody else does, or this is no thread that may."""
+    """Handle a signal for a while, unless it is done elsewhere, or this is no thread that may."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) != usual:
         yield
         return
@@ -205,7 +205,7 @@ def _leave(why: str, code: int) -> NoReturn:
 
 
 def _end(error: Exception) -> NoReturn:
-    exit_if_told(error)
+    exit_if_reported(error)
     sys.exit(f"lightning-tgnn: {error}")
 
 
@@ -217,7 +217,7 @@ def _help() -> str:
 
 
 def _check_words(words: list[str]) -> None:
-    """Refuse, before anything takes long to import, an unknown subcommand, and one that is told nothing."""
+    """Refuse, before anything takes long to import, an unknown subcommand, and one without arguments."""
     if not words[0].startswith("-"):
         check_choice("the subcommand", words[0], (*_SUBCOMMANDS, *COMMANDS))
         if len(words) == 1:

@@ -210,7 +210,7 @@ def _best(callback: ModelCheckpoint) -> Best | None:
 
 
 def _seconds(trainer: pl.Trainer) -> dict[str, float]:
-    """Return what took the time, where somebody has counted."""
+    """Return what took the time, where it has been counted."""
     monitors = [callback for callback in getattr(trainer, "callbacks", []) if isinstance(callback, SystemMonitor)]
     return dict(monitors[0].seconds) if monitors else {}
 

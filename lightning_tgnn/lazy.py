@@ -1,4 +1,4 @@
-"""Names of a package that are imported when somebody asks for them (PEP 562)."""
+"""Names of a package that are imported when they are asked for (PEP 562)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class WindowedMonitor(Monitor):
 
 
 def check_only_one(trainer: pl.Trainer, kind: type[Callback], setting: str) -> None:
-    """Refuse several monitors of a kind: each would log the same metrics, which whoever reads the log adds up.
+    """Refuse several monitors of a kind: each would log the same metrics, which a reader of the log would add up.
 
     Args:
         trainer: Whose callbacks they are.

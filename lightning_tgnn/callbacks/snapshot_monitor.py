@@ -188,7 +188,7 @@ class LoadSums:
     Attributes:
         calls: How many.
         seconds: They took.
-        foretold: How many of them somebody had predicted.
+        foretold: How many of them had been predicted.
         measured: Seconds that these took.
         predicted: Seconds that had been predicted of these.
         error: Sum of the relative errors of these.

@@ -61,7 +61,7 @@ class StaticMemory(pl.Callback):
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.ckpt_path is not None:
-            self._go_on()
+            self._resume()
             return
         table, held = _table(pl_module), load_static_memory(self.path)
         _check_fits(held, table.weight, trainer)
@@ -94,7 +94,7 @@ class StaticMemory(pl.Callback):
             cure = "make a new task, or set trained=True to continue with its own"
             raise InvalidArgumentError(refusal("StaticMemory(path=...)", requirement, str(self.path), cure))
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Hold what was given against a checkpoint, whose rows are there already.
 
         Raises:

@@ -203,7 +203,7 @@ class Embedded:
         order: int64 [n], distinct over all ranks, at least 0; which of two entries is the later one.
         nodes: int64 [n].
         vectors: float32 [n, d].
-        labels: int64 [n], what the points are told apart by.
+        labels: int64 [n], what distinguishes the points.
     """
 
     order: Tensor

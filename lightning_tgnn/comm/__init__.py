@@ -15,10 +15,10 @@ from lightning_tgnn.comm.failure import (
     all_end_alike,
     handle_failure,
     is_interrupt,
-    is_told,
+    is_reported,
     keep_from_printing,
-    leave_it_to_the_teller,
     peer_failure,
+    wait_for_report,
 )
 from lightning_tgnn.comm.groups import ProcessGroups, leave_group_of_gpus
 from lightning_tgnn.comm.hand_over import HandOver
@@ -56,10 +56,9 @@ __all__ = [
     "all_end_alike",
     "handle_failure",
     "is_interrupt",
-    "is_told",
+    "is_reported",
     "keep_from_printing",
     "leave_group_of_gpus",
-    "leave_it_to_the_teller",
     "leave_loopback",
     "mapped",
     "meet_on_loopback",
@@ -69,4 +68,5 @@ __all__ = [
     "shared_memory_left",
     "shared_tensors",
     "views",
+    "wait_for_report",
 ]

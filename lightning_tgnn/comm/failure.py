@@ -22,7 +22,7 @@ _ROLL_CALL_SECONDS = 3.0
 _ANSWER_SECONDS = 0.5
 _ALIKE_SECONDS = 10.0  # ranks that end by the same error may have had other work before it
 _FAILED = "has failed with"
-_TOLD = "_is_told"
+_REPORTED = "_is_reported"
 _IN_VAIN = ("Timed out waiting", "Application timeout")  # of gloo, for a message
 _SIGNS = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", *_IN_VAIN)
 
@@ -117,7 +117,7 @@ class Attendance:
     """Answers a roll call in place of a rank that waits for another, in its own thread.
 
     Args:
-        rank: The rank to answer for. What it has said of an earlier failure in the same processes is taken back.
+        rank: The rank to answer for. Its report of an earlier failure in the same processes is taken back.
     """
 
     def __init__(self, rank: int) -> None:
@@ -173,7 +173,7 @@ def handle_failure(rank: int, error: BaseException) -> None:
         own = f"{type(error).__name__}: {error}"
         _asked(store).set(_key(f"own/{rank}"), own)
         if rank == 0:  # which may take the store along before the others hold a roll call
-            _told(store, f"rank 0 {_FAILED} {own}")
+            _verdict(store, f"rank 0 {_FAILED} {own}")
 
 
 def all_end_alike(error: BaseException, step: int) -> bool:
@@ -197,7 +197,7 @@ def all_end_alike(error: BaseException, step: int) -> bool:
     return False
 
 
-def is_told(error: BaseException) -> bool:
+def is_reported(error: BaseException) -> bool:
     """Return whether another rank of the run tells the user of an error: all are refused the same, and one says so.
 
     The first rank that asks is the one that tells. A rank always tells what has become of another one.
@@ -208,16 +208,16 @@ def is_told(error: BaseException) -> bool:
     if isinstance(error, PeerFailureError):
         return False
     held = vars(error)
-    if _TOLD not in held:
-        held[_TOLD] = not _is_first_to_tell()
-    return bool(held[_TOLD])
+    if _REPORTED not in held:
+        held[_REPORTED] = not _is_first_to_tell()
+    return bool(held[_REPORTED])
 
 
 def _is_first_to_tell() -> bool:
     try:
         if (store := _store()) is not None:
             return bool(_asked(store).add(_key("told"), 1) == 1)
-    except Exception:  # rank 0 has gone, which keeps the store, and has told
+    except Exception:  # rank 0 has gone, which keeps the store, and has reported
         return False
     with suppress(Exception):  # the store by which the ranks would have found each other
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -227,14 +227,14 @@ def _is_first_to_tell() -> bool:
     return True
 
 
-def leave_it_to_the_teller() -> None:
+def wait_for_report() -> None:
     """Wait until the rank that tells has done so: once this one has ended, whoever started them ends that one too."""
     time.sleep(_ANSWER_SECONDS)
 
 
 def keep_from_printing(error: BaseException) -> None:
-    """Have Python end by an error without its traceback if it is told by another rank; others are printed as before."""
-    if is_told(error) and not isinstance(sys.excepthook, _TracebackOnce):
+    """Have Python end by an error without its traceback if another rank reports it; others are printed as before."""
+    if is_reported(error) and not isinstance(sys.excepthook, _TracebackOnce):
         sys.excepthook = _TracebackOnce(sys.excepthook)
 
 
@@ -245,8 +245,8 @@ class _TracebackOnce:
         self._before = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if vars(error).get(_TOLD):
-            leave_it_to_the_teller()
+        if vars(error).get(_REPORTED):
+            wait_for_report()
         else:
             self._before(kind, error, trace)
 
@@ -300,12 +300,12 @@ def _call_roll(error: BaseException) -> PeerFailureError:
     finally:
         store.set_timeout(patience)
     if words:
-        return _told(store, "; ".join(f"rank {other} {_FAILED} {word}" for other, word in words.items()))
+        return _verdict(store, "; ".join(f"rank {other} {_FAILED} {word}" for other, word in words.items()))
     if missing:
         names = ", ".join(f"rank {other}" for other in sorted(missing))
         have = "has" if len(missing) == 1 else "have"
-        return _told(store, f"{names} {have} gone without a word ({error}); {cure}")
-    return _told(store, _words_of(error))
+        return _verdict(store, f"{names} {have} gone without a word ({error}); {cure}")
+    return _verdict(store, _words_of(error))
 
 
 def _words_of(error: BaseException) -> str:
@@ -320,7 +320,7 @@ def _words_of(error: BaseException) -> str:
     return f"{broke}, though all ranks are there ({error}); resume from the last checkpoint; {alone}"
 
 
-def _told(store: dist.Store, said: str) -> PeerFailureError:
+def _verdict(store: dist.Store, said: str) -> PeerFailureError:
     """Tell the other ranks what a roll call has found, and return it as an error."""
     with suppress(Exception):
         _asked(store).set(_key("verdict"), said)

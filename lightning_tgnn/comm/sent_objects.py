@@ -37,7 +37,7 @@ def check_arrives(held: object, start_method: str) -> None:
         InvalidArgumentError: A class or function of the session would have to be imported, or a generator be sent.
     """
     sent = _Sent()
-    with suppress(Exception):  # what cannot be pickled at all is told by whoever sends it
+    with suppress(Exception):  # what cannot be pickled at all is reported by whoever sends it
         sent.dump(held)
     if sent.names and not hasattr(sys.modules["__main__"], "__file__"):  # which new processes read
         requirement = "from a file that new processes can import"

@@ -111,7 +111,7 @@ class ReturningLauncher(_MultiProcessingLauncher):
                 self._end()
 
         signal.signal(signal.SIGTERM, note)
-        # Not before the processes are there to be told.
+        # Not before the processes are there to hear of it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             yield

@@ -135,7 +135,7 @@ def place_loader(trainer: pl.Trainer) -> None:
 
 
 def clip_gradients(trainer: pl.Trainer, task: pl.LightningModule, optimizer: Optimizer) -> None:
-    """Clip gradients as the Trainer is told to; no hook is called."""
+    """Clip gradients as the Trainer asks; no hook is called."""
     trainer.precision_plugin._clip_gradients(
         task, optimizer, trainer.gradient_clip_val, gradient_clip_algorithm=trainer.gradient_clip_algorithm
     )

@@ -56,20 +56,20 @@ class Requeue:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
-        self._told = False
+        self._is_reported = False
         trainer._signal_connector._slurm_sigusr_handler_fn = self._note  # type: ignore[method-assign, assignment]
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self._trainer.state.fn == "fit" or self._trainer.world_size > 1:
-            self._told = True
+            self._is_reported = True
         else:  # there are no steps to come
             self.save()
 
     def take_note(self) -> bool:
         """Whether the signal has come since this was last asked."""
-        told = self._told
+        told = self._is_reported
         if told:  # not otherwise: it may come right now
-            self._told = False
+            self._is_reported = False
         return told
 
     def save(self) -> None:
@@ -98,7 +98,7 @@ def _advance(loop: _TrainingEpochLoop, requeue: Requeue, data_fetcher: _DataFetc
 
 
 class Termination:
-    """Takes down that this process has been told to end, and ends the run where all ranks have come to.
+    """Takes down that this process has been asked to end, and ends the run where all ranks have come to.
 
     So it is with the signal at which a SLURM job is requeued: once in a run all ranks save a checkpoint for it.
 
@@ -115,7 +115,7 @@ class Termination:
 
     def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
-        self._told: bool = before is not None and before._told
+        self._is_reported: bool = before is not None and before._is_reported
         self._requeue = Requeue(trainer)
         self._is_due = self._has_requeued = False
         self._batches = 0
@@ -125,15 +125,15 @@ class Termination:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         launcher = self._trainer.strategy.launcher
-        if launcher is not None and not self._told:
+        if launcher is not None and not self._is_reported:
             launcher.kill(signum)  # of the processes that this one has started
-        self._told = True
+        self._is_reported = True
 
     def compare(self) -> None:
-        """End the run if any rank had been told to at the step before, or save; all ranks have to call it.
+        """End the run if any rank had been asked to at the step before, or save; all ranks have to call it.
 
         Raises:
-            SIGTERMException: A rank has been told to end.
+            SIGTERMException: A rank has been asked to end.
             KeyboardInterrupt: Ctrl-C was pressed for another rank, and this is the first one, without a handler.
         """
         self._compare()
@@ -142,7 +142,7 @@ class Termination:
             self._requeue.save()
 
     def _compare(self) -> None:
-        notes = [int(self._told), int(self._requeue.take_note()), int(_take_press())]
+        notes = [int(self._is_reported), int(self._requeue.take_note()), int(_take_press())]
         own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
@@ -167,7 +167,7 @@ class Termination:
             signal.raise_signal(signal.SIGINT)
 
     def settle(self) -> None:
-        """Do at the end of a fit what any rank has been told since it trained its last; all ranks have to call it."""
+        """Do at the end of a fit what any rank has been asked since it trained its last; all ranks have to call it."""
         last, self._compared = self._compared, None
         if last is not None and last[1] is not None:
             last[1].wait()
@@ -240,7 +240,7 @@ class _Started:
 
     @property
     def returncode(self) -> int | None:
-        """What it has ended with; None where it runs, or is about to be told of."""
+        """What it has ended with; None where it runs, or is about to be reported."""
         code = self._process.returncode
         if code is not None and not self._ended:
             self._ended = time.monotonic()
@@ -354,7 +354,7 @@ def _take_press() -> bool:
 def pass_on_interrupts() -> Handler | None:
     """Have the first rank hear Ctrl-C in place of this one, and return what `restore_interrupts` needs.
 
-    A rank that ignores it, as one in the background of a shell does, goes on doing so.
+    A rank that ignores it, as one in the background of a shell does, continues doing so.
     """
     before = ignore_interrupts()
     if before is not None and before != signal.SIG_IGN:

@@ -48,7 +48,7 @@ class DescribedData(Pipeline, pl.LightningDataModule):
             arguments: ``locals()`` at the start of the constructor.
         """
         own = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
-        # Lightning looks for the values among the arguments by ==, which data frames answer otherwise; not if told so.
+        # Lightning looks for the values among the arguments by ==, which data frames answer otherwise; not if asked so.
         named = {*arguments, *signature(type(self)).parameters}
         # Under the place that they have in a recipe.
         self.save_hyperparameters({"data": plain_values(own)}, ignore=sorted(named - {"data"}))
@@ -64,7 +64,7 @@ class DescribedData(Pipeline, pl.LightningDataModule):
                 warnings.simplefilter("ignore")
             yield
 
-    def _tell(self, notice: str) -> None:
+    def _report(self, notice: str) -> None:
         rank_zero_info(notice)
 
     @override

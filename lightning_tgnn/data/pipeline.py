@@ -1,4 +1,4 @@
-"""What a pipeline from a source to batches leaves to whoever runs it, and its settings as plain values."""
+"""What a pipeline from a source to batches leaves to what runs it, and its settings as plain values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pipeline(KnownData):
         """Download, convert or generate what is kept in files, unless it is there."""
 
     def _log_settings(self, arguments: Mapping[str, Any]) -> None:
-        """Take down what it is made with, where somebody writes that somewhere.
+        """Take down what it is made with, where it is logged.
 
         Args:
             arguments: ``locals()`` at the start of the constructor.
@@ -53,14 +53,14 @@ class Pipeline(KnownData):
         return plain_values({name: getattr(self, name) for name in names})
 
     def _make_ready(self) -> None:
-        """Prepare the data, unless somebody else does."""
+        """Prepare the data, unless it is done elsewhere."""
         self.prepare_data()
 
     def _reading(self) -> AbstractContextManager[object]:
-        """Return a context in which the source is read: what is to be warned of it is said in it."""
+        """Return a context in which the source is read: warnings about it are raised in it."""
         return nullcontext()
 
-    def _tell(self, notice: str) -> None:
+    def _report(self, notice: str) -> None:
         """Tell the user what has been read: on stderr, as a command does."""
         print(notice, file=sys.stderr)
 

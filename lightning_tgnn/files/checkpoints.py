@@ -1,4 +1,4 @@
-"""Checkpoints that appear, or replace what was there, only when they are complete; others are said to be damaged."""
+"""Checkpoints that appear, or replace what was there, only when they are complete; others are reported as damaged."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def load_tensors(path: str | Path, *, device: torch.device | str = "cpu", mapped
         return held
     except Exception as error:  # what the readers of torch and of archives raise on garbage is anything
         reason = reason_of(error, path)
-        if reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
+        if reason.startswith("Weights only load failed"):  # torch continues with advice on files that are trusted
             reason = "something else than tensors and plain values"
         raise ValueError(reason) from error
 

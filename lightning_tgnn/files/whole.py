@@ -1,4 +1,4 @@
-"""Files that appear only when they are complete, and what is said where they cannot be written."""
+"""Files that appear only when they are complete, and the errors where they cannot be written."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
                 "objects of other classes",
                 "if you trust it, pass weights_only=False to the Trainer's method",
             )
-        elif reason.startswith("Weights only load failed"):  # torch goes on with advice on files that are trusted
+        elif reason.startswith("Weights only load failed"):  # torch continues with advice on files that are trusted
             reason = "something else"
         raise CheckpointError(refusal(str(path), what, reason, cure)) from error
 
@@ -231,7 +231,7 @@ def _lies_at(place: Path, path: Path) -> bool:
 
 
 def refusal_to_write(path: Path, error: OSError, *, removed: bool = True) -> InvalidArgumentError | None:
-    """Return what is said of a disk that is full or a place that may not be written; None for another error.
+    """Return the error for a disk that is full or a place that may not be written; None for another error.
 
     Args:
         path: What was to be written.
@@ -246,6 +246,6 @@ def refusal_to_write(path: Path, error: OSError, *, removed: bool = True) -> Inv
 
 
 def not_writable(path: Path, error: OSError) -> InvalidArgumentError:
-    """Return what is said of a place that may not be written."""
+    """Return the error for a place that may not be written."""
     cure = "choose another place, or change its permissions"
     return InvalidArgumentError(refusal(str(path), "where files can be written", str(error), cure))

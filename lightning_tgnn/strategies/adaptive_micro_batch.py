@@ -141,7 +141,7 @@ class AdaptiveMicroBatch(Callback):
             self._rates.append(prefix_redundancy(batch, size))
 
     def _guess(self) -> _Guess:
-        """Return n by Eq. 12; what it was where that cannot be told."""
+        """Return n by Eq. 12; what it was where that is not known."""
         assert self._tuner is not None
         dispatch, request = self._traffic.flows.get("dispatch"), self._traffic.flows.get("request")
         transfer, latency = _per_exchange(dispatch), _per_exchange(request)

@@ -69,7 +69,7 @@ class LayerLinkPrediction(LinkPrediction):
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
     ) -> None:
-        layer_of(layer, layer_args)  # what is wrong with it is told at once
+        layer_of(layer, layer_args)  # what is wrong with it is reported at once
         given = layer
         if isinstance(layer, type):
             layer = import_path(layer)  # checkpoints hold plain values only

@@ -112,7 +112,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         self.model = None
         self._state_store: StateStore | None = None
         self._saved_state: dict[str, Any] | None = None
-        # In the batch under way; not told by the store, whose position ranks have to meet for.
+        # In the batch under way; not reported by the store, whose position ranks have to meet for.
         self._has_committed = False
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
@@ -431,7 +431,7 @@ class MemoryTask(Task, Generic[_Metrics]):
             return
         values = self.metric_values(metrics)
         metrics.reset()
-        # They are equal on all ranks already; Lightning wants to be told so.
+        # They are equal on all ranks already; Lightning asks for it.
         shared = shares_node_state(self.trainer.strategy)
         for name, value in values.items():
             self.log(f"{split}/{name}", value, prog_bar=name == self.figure, sync_dist=shared)

@@ -54,7 +54,7 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
     if isinstance(model, str):
         cure = did_you_mean(model, names) or cure
-    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _told(model), cure))
+    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _shown(model), cure))
 
 
 def check_graph_model(model: object) -> None:
@@ -104,7 +104,7 @@ def message_builder(
     if found is None or (not isinstance(found, str) and _builds(found)):
         return found
     cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
-    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _told(found), cure))
+    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _shown(found), cure))
 
 
 def at_path(argument: str, given: str | _Given) -> str | _Given:
@@ -131,7 +131,7 @@ def _check_called_with_info(model: Callable[..., object]) -> None:
         pass  # not every function says what it is called with
 
 
-def _told(given: object) -> object:
+def _shown(given: object) -> object:
     return given if isinstance(given, (str, dict)) else type(given).__name__
 
 

@@ -50,7 +50,7 @@ def load_weights(
         what = f"a checkpoint with the weights of this {type(task).__name__}"
         raise CheckpointError(refusal(str(file), what, str(error), cure)) from error
     for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
-        if names:  # not strict, or an error has said so
+        if names:  # not strict, or an error has reported it
             rank_zero_warn(f"weights of {file} that are {kind}: {', '.join(names)}")
     return weights
 

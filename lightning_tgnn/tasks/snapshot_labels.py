@@ -140,7 +140,7 @@ class SnapshotEdgeClassification(_ClassifiedTargets):
     ``train/loss``, and for ``val`` and ``test`` over all labelled edges of the split ``accuracy`` and ``f1`` (macro);
     with two classes also ``ap`` and ``auc`` of class 1.
 
-    All arguments are said in `SnapshotModule`; the DataModule needs ``target="edges"``.
+    All arguments are described in `SnapshotModule`; the DataModule needs ``target="edges"``.
     """
 
     ends = ("source", "destination")
@@ -153,7 +153,7 @@ class SnapshotNodeClassification(_ClassifiedTargets):
     The loss is the cross entropy. Logs ``train/loss``, and for ``val`` and ``test`` over all labelled vertices of the
     split's snapshots ``accuracy`` and ``f1`` (macro); with two classes also ``ap`` and ``auc`` of class 1.
 
-    All arguments are said in `SnapshotModule`; the DataModule needs ``target="vertices"``.
+    All arguments are described in `SnapshotModule`; the DataModule needs ``target="vertices"``.
     """
 
     ends = ("node",)
@@ -166,7 +166,7 @@ class SnapshotNodeRegression(_LabelledTargets):
     The loss is the mean squared error. Logs ``train/loss``, and for ``val`` and ``test`` over all labelled vertices of
     the split's snapshots ``mae`` and ``rmse``.
 
-    All arguments are said in `SnapshotModule`; the DataModule needs ``target="vertices"``.
+    All arguments are described in `SnapshotModule`; the DataModule needs ``target="vertices"``.
     """
 
     figure = "rmse"

@@ -19,7 +19,7 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
         InvalidArgumentError: ``returned`` is no tensor, or has another shape.
     """
     if not isinstance(returned, Tensor) or returned.shape != shape:
-        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _told(returned), cure))
+        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _shown(returned), cure))
     return returned
 
 
@@ -31,7 +31,7 @@ def check_step(returned: object) -> tuple[Any, Any]:
     """
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         cure = "return both; the embeddings are read after the last snapshot of a group, and may be None before"
-        raise InvalidArgumentError(refusal("the result of step", "(carried, embeddings)", _told(returned), cure))
+        raise InvalidArgumentError(refusal("the result of step", "(carried, embeddings)", _shown(returned), cure))
     carried, embeddings = returned
     return carried, embeddings
 
@@ -48,7 +48,7 @@ def check_link_scores(returned: object, events: int, negatives: int | None) -> t
         InvalidArgumentError: ``returned`` is no pair of tensors [B] and [B, Q].
     """
     parts = returned if isinstance(returned, tuple | list) else (returned,)
-    shapes = [_told(part) for part in parts]
+    shapes = [_shown(part) for part in parts]
     if len(parts) == 2 and shapes[0] == [events] and len(shapes[1]) == 2 and shapes[1][0] == events:
         true_scores, negative_scores = parts
         if negatives is None or negative_scores.shape[1] == negatives:
@@ -67,7 +67,7 @@ def check_logits(returned: object, rows: int) -> Tensor:
     if isinstance(returned, Tensor) and returned.ndim == 2 and len(returned) == rows:
         return returned
     cure = "return a row for each, of as many columns as there are outputs"
-    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", _told(returned), cure))
+    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", _shown(returned), cure))
 
 
 def check_loss(returned: object) -> Tensor:
@@ -78,11 +78,11 @@ def check_loss(returned: object) -> Tensor:
     """
     if not isinstance(returned, Tensor) or returned.numel() != 1:
         cure = "return a mean over what is scored"
-        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", _told(returned), cure))
+        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", _shown(returned), cure))
     return returned
 
 
-def _told(returned: object) -> list[int] | str:
+def _shown(returned: object) -> list[int] | str:
     """Return the shape of a tensor, of all else the type."""
     return list(returned.shape) if isinstance(returned, Tensor) else type(returned).__name__
 

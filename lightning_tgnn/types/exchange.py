@@ -66,7 +66,7 @@ class RowExchange(Protocol):
         Args:
             rows: Of any dtype.
             sent: Rows for each rank.
-            received: Rows from each rank, as it has told by `counts`.
+            received: Rows from each rank, as it has sent by `counts`.
             operation: Under what name the bytes are counted.
         """
         ...

@@ -267,7 +267,7 @@ class PiecewiseStore(StateStore):
             nodes: int64 [U], distinct, of the next `fetch_pieces`.
             changing: int64 [C], nodes whose rows are about to change.
             pieces: Into how many the next fetch is cut.
-            announced: What the ranks have told each other of it, on all of them or none.
+            announced: What the ranks have announced to each other of it, on all of them or none.
         """
 
     @abstractmethod

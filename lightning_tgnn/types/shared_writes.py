@@ -56,7 +56,7 @@ class SharedWrites(TensorFields):
         mail_ends: int64 [P, 2], the node on whose side each mail is sent, and the one on the other.
         mail_event: int64 [P].
         mail_time: float64 [P].
-        route: What of this concerns the rank, once a store has said it.
+        route: What of this concerns the rank, once a store has added it.
     """
 
     nodes: Tensor

@@ -1,4 +1,4 @@
-"""What loaders, models and tasks on snapshots are to whoever trains them.
+"""What loaders, models and tasks on snapshots are to what trains them.
 
 Letters are as in `lightning_tgnn.types.snapshots`.
 """

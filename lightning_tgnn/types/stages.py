@@ -65,7 +65,7 @@ class Stages:
             self._listeners.remove(listener)
 
     def embedded(self, batch: object, embeddings: Tensor) -> Tensor:
-        """Return the embeddings of a batch, which whoever listens has heard of.
+        """Return the embeddings of a batch, which all listeners have heard of.
 
         Raises:
             InvalidArgumentError: A batch of events has another number of candidates, or these are no tensor.
@@ -217,7 +217,7 @@ def has_stages(task: object) -> TypeGuard[NodeStateTask[object]]:
 
 
 def stages_of(task: object) -> Stages | None:
-    """Return what tells when the stages of a task's turns begin and end; whoever listens is added there."""
+    """Return what tells when the stages of a task's turns begin and end; listeners are added there."""
     return getattr(task, "stages", None)
 
 

@@ -121,7 +121,7 @@ class SharedBatch(TensorFields):
             fetch ahead; None if the next batch reads nothing, does not exist, or is unknown.
         together: Writes of all ranks in this turn, as far as they are known before; None if unknown.
         around: Overlap with other ranks' batches before and after this one; None if there is no batch before.
-        announced: Rows of other ranks that this batch reads and that their owners have been told of; None if not told.
+        announced: Rows of other ranks that this batch reads and of which their owners know; None otherwise.
         upcoming_announced: The same for this rank's next batch.
     """
 

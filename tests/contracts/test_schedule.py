@@ -20,7 +20,7 @@ from lightning_tgnn.algorithms.schedules import (
 )
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, rank_of
 from lightning_tgnn.checks import InvalidArgumentError
-from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
+from lightning_tgnn.data.batches.turn_checks import check_parts, check_resumable, check_turn
 from lightning_tgnn.types import Pass, PlannedPart, RankLayout, Turn
 from lightning_tgnn.types.layout import families_of
 
@@ -32,7 +32,7 @@ def check_is_right(schedule, layout, over):
         later = replace(whole, first=schedule.global_batch_size(layout, over.batch_size))
         for passed in (whole, later) if later.first < whole.num_events else (whole,):
             for rank in range(layout.ranks):
-                for turn in check_goes_on(schedule.turns(layout, rank, passed), passed):
+                for turn in check_resumable(schedule.turns(layout, rank, passed), passed):
                     check_turn(turn, schedule, layout.copy_of(rank)[0], training=passed.epoch is not None)
 
 

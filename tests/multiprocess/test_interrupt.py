@@ -81,7 +81,7 @@ class PressedInLoop(Callback):
 
 
 @pytest.mark.parametrize("starter", ["one rank", "two ranks", "in a compiled loop", "torchrun"])
-def test_all_ranks_end_and_one_line_says_how_to_go_on(tmp_path, starter):
+def test_all_ranks_end_and_one_line_says_how_to_resume(tmp_path, starter):
     recipe = ROOT / f"recipes/{'quickstart' if starter == 'one rank' else 'sven_wikipedia'}.yaml"
     words = ["fit", f"--config={recipe}", *SETTINGS, "--trainer.max_epochs=-1"]
     if starter == "in a compiled loop":

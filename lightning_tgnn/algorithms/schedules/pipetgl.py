@@ -49,7 +49,7 @@ class PipeTGLOutline:
         sampling: ``"background"``: a turn ahead by a worker; ``"ahead"``: a turn ahead, between the stages of training,
             as the paper has it.
         sends: ``"gradients"`` go to all ranks of the pipeline, each of which makes all updates;
-            ``"weights_and_moments"``: weights and the moments of the optimizer go on to the next rank after each
+            ``"weights_and_moments"``: weights and the moments of the optimizer pass to the next rank after each
             update.
         targets: Share of a batch's rows that the batch before changes.
         repeated: Share of the rows written by a batch that the next batch writes as well.

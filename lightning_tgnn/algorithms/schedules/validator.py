@@ -186,7 +186,7 @@ class _History:
         for other in range(self._batches):
             for write in self._for_batch(claim.written, other, action.rank):
                 if other <= batch - claim.batches:
-                    # What several do together has been told to all when it begins, and is done when it ends.
+                    # What several do together is known to all when it begins, and is done when it ends.
                     done = _begin(write) if write.meets else _end(write)
                     if not self._past(done, _end(action) if action.meets else _begin(action)):
                         yield f"state: {_end(action)} may miss {_end(write)}"

@@ -86,7 +86,7 @@ def describe_plain_gradients(contestants: Mapping[str, Contestant], measured: ra
 def _contestant(written: str, classes: Mapping[str, Callable[..., PlanRunner]]) -> Contestant:
     name, options = name_and_options("strategies", written)
     contestant = Contestant(classes[name], options)
-    contestant.strategy()  # before processes are started: a mistake is said once
+    contestant.strategy()  # before processes are started: a mistake is reported once
     return contestant
 
 

@@ -45,7 +45,7 @@ def measured_alone(
         *others: Further arguments of ``bench``.
 
     Raises:
-        LightningTGNNError: The process has failed; it has said why.
+        LightningTGNNError: The process has failed; it has reported why.
     """
     is_started = {"RANK", "LOCAL_RANK"} & os.environ.keys() or SLURMEnvironment.detect()
     if not run_options["one_process"] or is_started or RunOptions(**run_options).processes.ranks == 1:
@@ -130,7 +130,7 @@ def bench_events(
         InvalidArgumentError: An argument has a value that cannot work.
     """
     options, run, data = BenchOptions(**own), RunOptions(**run_options), TemporalDataModule(**data_options)
-    LinkPrediction(**task_options)  # before processes are started: a mistake is said once
+    LinkPrediction(**task_options)  # before processes are started: a mistake is reported once
     steps = _steps(options, data, run.processes.ranks)
 
     def measured(is_last: bool) -> tuple[Meter, Limits]:

@@ -80,7 +80,7 @@ def bench_graph(
         InvalidArgumentError: An argument has a value that cannot work.
     """
     options, run, data = GraphBenchOptions(**own), RunOptions(**run_options), FullGraphDataModule(**data_options)
-    NodeClassification(**task_options)  # before processes are started: a mistake is said once
+    NodeClassification(**task_options)  # before processes are started: a mistake is reported once
     about = {"vertices": data.info.num_nodes, "edges": data.info.num_edges}
 
     def measured(is_last: bool) -> tuple[Meter, Limits]:

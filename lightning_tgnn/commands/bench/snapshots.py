@@ -90,7 +90,7 @@ def bench_snapshots(
     """
     data_options["num_layers"] = task_options["num_layers"]
     options, run, data = SnapshotBenchOptions(**own), RunOptions(**run_options), SnapshotDataModule(**data_options)
-    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is said once
+    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is reported once
 
     def measured(is_last: bool) -> tuple[SnapshotMeter, Limits]:
         meter = SnapshotMeter(options.warmup, options.epochs, options.groups_per_update)

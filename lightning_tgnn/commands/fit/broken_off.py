@@ -81,7 +81,7 @@ class RunWatch(Callback):
                 Path(self._logger.root_dir).expanduser().rmdir()
                 Path(self._logger.save_dir).expanduser().rmdir()
 
-    def how_to_go_on(self, words: Sequence[str] | None, trainer: pl.Trainer) -> str:
+    def how_to_resume(self, words: Sequence[str] | None, trainer: pl.Trainer) -> str:
         """Return the line for somebody who has interrupted the run.
 
         Args:

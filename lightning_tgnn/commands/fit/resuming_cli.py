@@ -36,7 +36,7 @@ from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import NOT_SAVED
 from lightning_tgnn.trust import allowed_names, check_value, saved_arguments, saved_class
 
-_OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may go on with a name
+_OF_LIGHTNING = ("hpc", "registry")  # what it looks up itself; the second may continue with a name
 
 
 class ResumingCLI(CommandLine):
@@ -137,7 +137,7 @@ class ResumingCLI(CommandLine):
             if not was_interrupted(error):
                 raise
             words = self._words if isinstance(self._words, list) else None
-            said = [self._watch.how_to_go_on(words, self.trainer)] if subcommand == "fit" else []
+            said = [self._watch.how_to_resume(words, self.trainer)] if subcommand == "fit" else []
             leave(*said, ranks=self.trainer.world_size)
 
 

@@ -49,7 +49,7 @@ class ParameterSummary(ModelSummary):
 
 @contextmanager
 def less_from_lightning() -> Iterator[None]:
-    """Leave out advertisements, and what has been said before."""
+    """Leave out advertisements, and repeated messages."""
     logger, said = logging.getLogger("lightning.pytorch.utilities.rank_zero"), set[str]()
 
     def is_new(record: logging.LogRecord) -> bool:

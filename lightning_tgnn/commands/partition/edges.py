@@ -112,7 +112,7 @@ def _method(written: str) -> CutMethod:
         if weight not in _WEIGHTS.get(name, ()):
             requirement = f"one of {', '.join(_WEIGHTS[name])}" if name in _WEIGHTS else "left out, for it has none"
             raise InvalidArgumentError(refusal(f"option of {name}", requirement, weight, "correct its name"))
-    if weights:  # what is wrong with one is said before a graph is read
+    if weights:  # what is wrong with one is reported before a graph is read
         node = torch.zeros(1, dtype=torch.int64)
         vertex_cut(node, node, 1, node, name, **weights)
     return CutMethod(name, weights)

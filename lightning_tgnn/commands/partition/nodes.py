@@ -165,7 +165,7 @@ def _load(make: Maker) -> None:
     nodes = torch.arange(4)
     ranks = torch.arange(3).repeat(4)
     demand = Demand.of(ranks, nodes.repeat_interleave(3), num_ranks=3, num_nodes=4)
-    with suppress(InvalidArgumentError):  # what is wrong is said when it is asked for
+    with suppress(InvalidArgumentError):  # what is wrong is reported when it is asked for
         make(Known(DemandSample([0], nodes, demand, 1.0), nodes, nodes, ROW_LIMIT))
 
 

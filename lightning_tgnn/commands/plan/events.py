@@ -120,7 +120,7 @@ def plan_events(
     """
     where, options = ClusterOptions(**cluster_options), PlanOptions(**own)
     data = TemporalDataModule(**data_options)
-    LinkPrediction(**task_options)  # before processes are started: a mistake is said once
+    LinkPrediction(**task_options)  # before processes are started: a mistake is reported once
     cluster = where.cluster(options.memory_bytes)
     _check_events(len(data.split.train), cluster.ranks, where)
     where.check_output()

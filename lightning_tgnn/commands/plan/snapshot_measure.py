@@ -247,7 +247,7 @@ def _costs(
 def _width(operator: str, operators: ChosenOperators, task: SnapshotLinkPrediction) -> float:
     """Return the width of the rows that a graph operator multiplies, which travel where vertices are cut."""
     layer = int(operator.split()[1]) - 1
-    if layer not in operators.widths:  # a layer of the user's own, which has not told
+    if layer not in operators.widths:  # a layer of the user's own, which has not reported them
         assert task.model is not None
         return float(task.model.embedding_dim)  # type: ignore[arg-type]
     in_dim, out_dim = operators.widths[layer]

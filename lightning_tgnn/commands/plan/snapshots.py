@@ -110,7 +110,7 @@ def plan_snapshots(
         SnapshotPlanOptions(**own),
         SnapshotDataModule(**data_options),
     )
-    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is said once
+    SnapshotLinkPrediction(**task_options)  # before processes are started: a mistake is reported once
     run, cluster = where.run, where.cluster(float("inf"))
     groups = options.groups(cluster.ranks)
     here = max(groups // cluster.ranks, 1)

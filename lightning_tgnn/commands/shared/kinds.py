@@ -79,7 +79,7 @@ def kind_of(source: object, kind: str = AUTO) -> str:
 
     Args:
         source: As it is written.
-        kind: What it has been said to be.
+        kind: The kind that was given.
 
     Raises:
         InvalidArgumentError: ``kind`` is unknown.

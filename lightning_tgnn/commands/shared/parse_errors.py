@@ -41,7 +41,7 @@ class OneLineErrors(ArgumentParser):
                 super().error(message)
             super().error(message, ex)  # type: ignore[call-arg]
         parser = getattr(ex, "subcommand_parser", None) or self
-        exit_if_told(ex or Exception(message), 2)
+        exit_if_reported(ex or Exception(message), 2)
         if not isinstance(ex, InvalidArgumentError):  # there is something to read off it
             cure = next(filter(None, map(cure_of_failed_import, _causes(ex))), None)
             message = readable(message, parser, cure)
@@ -55,13 +55,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def exit_if_told(error: Exception, status: int = 1) -> None:
+def exit_if_reported(error: Exception, status: int = 1) -> None:
     """Exit without a word where another rank of the run tells its user of the same error."""
     if "torch" in sys.modules or "TORCHELASTIC_RUN_ID" in os.environ:
-        from lightning_tgnn.comm import is_told, leave_it_to_the_teller
+        from lightning_tgnn.comm import is_reported, wait_for_report
 
-        if is_told(error):
-            leave_it_to_the_teller()
+        if is_reported(error):
+            wait_for_report()
             sys.exit(status)
 
 

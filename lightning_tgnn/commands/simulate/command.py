@@ -51,7 +51,7 @@ def simulate(arguments: Sequence[str]) -> None:
 
 
 def _events(options: SimulateOptions, console: Console) -> list[str]:
-    """Simulate strategies on events, print the table, and return what is to be said beside it."""
+    """Simulate strategies on events, print the table, and return what is to be reported beside it."""
     plans = [SimulatedPlan.of(word) for word in options.written]
     costs = read_costs(options.stages, options.bytes)
     plans = [plan.with_shares(costs.for_plan(plan).shares) for plan in plans]
@@ -72,7 +72,7 @@ def _events(options: SimulateOptions, console: Console) -> list[str]:
 
 
 def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
-    """Simulate strategies on snapshots, print the table, and return what is to be said beside it."""
+    """Simulate strategies on snapshots, print the table, and return what is to be reported beside it."""
     if options.snapshots is None:
         cure = "give --snapshots '{count: 100, vertices: 5000, edges: 50000, varies: 7}', or a CSV file"
         raise InvalidArgumentError(refusal("snapshots", "the sizes of snapshots", options.snapshots, cure))

@@ -90,7 +90,7 @@ class GivenCosts:
     Attributes:
         seconds: Of stages.
         sent: Bytes by what travels.
-        batch_size: Events per rank and turn; None where it is not said.
+        batch_size: Events per rank and turn; None where it is not given.
         shares: Of rows, by the options of a strategy that give them: what it takes where its own options do not say.
         strategies: By name, where each takes something else.
     """

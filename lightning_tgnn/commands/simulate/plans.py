@@ -37,7 +37,7 @@ class SimulatedPlan:
         written: As the user wrote it.
         name: Of the strategy.
         options: Arguments of the strategy.
-        shares: What goes by the stream, as far as the user has said it.
+        shares: What goes by the stream, as far as the user has given it.
     """
 
     written: str
@@ -83,7 +83,7 @@ class SimulatedPlan:
         return CUT_COPIES if self.options.get("store") == CUT else self.name
 
     def with_shares(self, shares: Mapping[str, float]) -> SimulatedPlan:
-        """Return the plan with the shares of rows that it depends on and that the user has not said."""
+        """Return the plan with the shares of rows that it depends on and that the user has not given."""
         read = self.plan(self.strategy(1).fewest_ranks).order.shares
         return replace(self, shares={**{name: shares[name] for name in shares if name in read}, **self.shares})
 

@@ -51,7 +51,7 @@ class SnapshotCosts:
         rates: How fast an operator runs beside another on a device.
         hand_over: Seconds until a hidden state, or its gradient, has gone from one process of a device to the other.
         gradients: Bytes of all weights.
-        gradients_bfloat16: Of what rounding leaves of their gradients; 0 where nobody has said.
+        gradients_bfloat16: Of what rounding leaves of their gradients; 0 where it is not given.
         gradients_int8: Likewise, of quantising.
         gradients_powersgd: Likewise, of PowerSGD.
         where_cut_loads: Of operators that take something else where vertices are cut: no product is kept there, as rows

@@ -176,8 +176,8 @@ class EventPipeline(SplitSource):
         if stream.protocol is not None:
             self.num_eval_negatives = stream.protocol.negatives.table.shape[1]
         if stream.store.origin is not None:
-            self._tell(f"{name}: {stream.store.origin}")
-        self._tell(f"{name}: {stream}")
+            self._report(f"{name}: {stream.store.origin}")
+        self._report(f"{name}: {stream}")
         done = {"edge": stream.info.edge_standardization, "node": stream.info.node_standardization}
         for kind, standardization in done.items():
             if standardization is not None:
@@ -185,9 +185,9 @@ class EventPipeline(SplitSource):
                 some = ", ".join(repr(names[column]) if names else str(column) for column in changed[:_FEW])
                 some += " ..." if len(changed) > _FEW else ""
                 count = f"{len(changed)} of {len(standardization.scale)}"
-                self._tell(f"{name}: {count} {kind} features standardized: {some}")
+                self._report(f"{name}: {count} {kind} features standardized: {some}")
         if notice := tie_notice(stream.tied, self.past):
-            self._tell(f"{name}: {notice}")
+            self._report(f"{name}: {notice}")
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole, drawn_f
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler
-from lightning_tgnn.data.batches.turn_checks import check_goes_on, check_parts, check_turn
+from lightning_tgnn.data.batches.turn_checks import check_parts, check_resumable, check_turn
 from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Schedule, StreamLoader, Turn, WriteRouter
 
 _In = TypeVar("_In")
@@ -131,7 +131,7 @@ class EventLoader(StreamLoader):
 
     def _turns(self, events: Tensor, epoch: int | None, first: int = 0) -> Sequence[Turn]:
         over = Pass(len(events), self.batch_size, epoch, first)
-        return check_goes_on(self.schedule.turns(self.layout, self.rank, over), over)
+        return check_resumable(self.schedule.turns(self.layout, self.rank, over), over)
 
     def __iter__(self) -> Iterator[EventBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -279,7 +279,7 @@ class EventLoader(StreamLoader):
         return [batch.pin_memory() for batch in batches] if self._pins_memory and works_ahead else batches
 
     def _whole(self, turn: Turn, events: Tensor) -> Whole:
-        # Who receives mails from other ranks' events is drawn here once more: cheaper than to be told.
+        # Who receives mails from other ranks' events is drawn here once more: cheaper than to be sent it.
         written, draw = (_at(self.events, turn.written), turn.written_draw) if turn.written else (events, turn.draw)
         before = None if turn.before is None else _at(self.events, turn.before)
         return Whole(

@@ -34,7 +34,7 @@ def data_of_recipe(
         file: What to call the file.
         source: Of the caller, in place of the file's.
         root: Folder of the named streams, in place of the file's.
-        trust: Do what the file says as if the caller had said it.
+        trust: Do what the file says as if the caller had written it.
 
     Raises:
         CheckpointError: The file asks for more than it may.

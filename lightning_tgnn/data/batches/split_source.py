@@ -25,7 +25,7 @@ from lightning_tgnn.types import StreamData, StreamInfo
 
 
 class SplitSource(Pipeline, StreamData):
-    """A source of events that is read when somebody asks for what is in it, and split by time.
+    """A source of events that is read when their content is asked for, and split by time.
 
     Args:
         source: See `lightning_tgnn.TemporalDataModule`, and so the rest.

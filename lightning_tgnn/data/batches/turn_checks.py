@@ -106,7 +106,7 @@ def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout
         raise InvalidArgumentError(refusal("schedule", requirement, f"{batches} on {len(played)} ranks", cure))
 
 
-def check_goes_on(turns: Sequence[Turn], over: Pass) -> Sequence[Turn]:
+def check_resumable(turns: Sequence[Turn], over: Pass) -> Sequence[Turn]:
     """Return turns that resume where other numbers of ranks have stopped; refuse turns that begin anew.
 
     Raises:

@@ -56,7 +56,7 @@ def edges_with(
         try:
             _check_there(folder)
             # Read before the edges are made: should the files change meanwhile, these will not fit what they hold then.
-            given = {"nodes": num_nodes, "ends": [_told_by(ends.numpy()) for ends in (src, dst)]}
+            given = {"nodes": num_nodes, "ends": [_identity(ends.numpy()) for ends in (src, dst)]}
             return kept_in(
                 place,
                 lambda: _open(place, given),
@@ -179,13 +179,13 @@ def _open(place: Path, given: dict[str, object]) -> tuple[Tensor, Tensor]:
 
 
 def _fits(place: Path, given: dict[str, object]) -> bytes:
-    """Return what the edges that are kept and their graph are told by."""
+    """Return what the edges that are kept and their graph are known by."""
     kept = [checksum(place / name) for name in _ENDS]
     return json.dumps({"version": _VERSION, "from": given, "kept": kept}).encode()
 
 
-def _told_by(ends: np.ndarray) -> list[object]:
-    """Return what ends of edges are told by: of the values at hand, as the files may have been replaced since."""
+def _identity(ends: np.ndarray) -> list[object]:
+    """Return what ends of edges are known by: of the values at hand, as the files may have been replaced since."""
     found = 0
     for piece in pieces(len(ends)):
         found = zlib.crc32(np.ascontiguousarray(ends[piece]).data, found)

@@ -148,7 +148,7 @@ class GraphPipeline(Pipeline):
         several = ", several for a vertex" if info.multi_label else ""
         if info.multi_label and bool((graph.labels[graph.train].sum(1) == 1).all()):
             several = ", of which each training vertex has one: give labels [N] to learn that"
-        self._tell(
+        self._report(
             f"{info.num_nodes:,} vertices ({splits} for training, validation, test), {info.num_edges:,} edges"
             f"{weighted}, {info.feature_dim} features, {info.num_classes} classes{several}"
         )

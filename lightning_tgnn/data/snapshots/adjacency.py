@@ -35,7 +35,7 @@ class Adjacency:
         return self.num_relations + int(self.self_loops and self.num_relations > 1)
 
     def notice(self, sequence: SnapshotSequence) -> str | None:
-        """Return what is to be told where each edge of a sequence counts twice; None where it does not."""
+        """Return what is to be reported where each edge of a sequence counts twice; None where it does not."""
         if not (self.undirected and sequence.holds_reverses):
             return None
         return "every edge is there in both directions and undirected=True counts it twice: set undirected=False"

@@ -237,7 +237,7 @@ class SnapshotGroupLoader(SnapshotLoader):
         """Return the pass of this epoch.
 
         Args:
-            predicted: Say how long the snapshots take, where somebody knows.
+            predicted: Say how long the snapshots take, where it is known.
         """
         split = self.split
         order = split.for_epoch(self._epoch, self._rounds)
@@ -246,7 +246,7 @@ class SnapshotGroupLoader(SnapshotLoader):
         if not predicted:
             return over
         known = PredictedGroups(*self.sizes, self.scored)
-        return known.told(over, self.loads, self.kept)
+        return known.predicted_by(over, self.loads, self.kept)
 
     def __iter__(self) -> Iterator[SnapshotBatch]:
         # Runs when the first batch is asked for: Lightning makes the iterator before it tells the epoch, and at times
@@ -366,7 +366,7 @@ class PredictedGroups:
     edges: np.ndarray
     scored: np.ndarray
 
-    def told(self, over: SnapshotPass, loads: PredictedLoads | None, kept: KeptSizes | None) -> SnapshotPass:
+    def predicted_by(self, over: SnapshotPass, loads: PredictedLoads | None, kept: KeptSizes | None) -> SnapshotPass:
         """Return a pass that knows it.
 
         Args:

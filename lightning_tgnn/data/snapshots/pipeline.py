@@ -231,13 +231,13 @@ class SnapshotPipeline(SplitSnapshots):
             self.snapshots.check_memory()
         groups = " / ".join(f"{len(numbers):,}" for numbers in (split.train, split.val, split.test))
         name = shown_name(self.source)
-        self._tell(f"{name}: {sequence}; groups of {self.group_size}: {groups} for training, validation, test")
+        self._report(f"{name}: {sequence}; groups of {self.group_size}: {groups} for training, validation, test")
         for notice in (split.notice, sequence.notice, self._form.adjacency.notice(sequence)):
             if notice is not None:
-                self._tell(f"{name}: {notice}")
+                self._report(f"{name}: {notice}")
 
     def take_layers(self, num_layers: int | None) -> None:
-        """Make snapshots for a model of so many layers, unless the user has said for how many.
+        """Make snapshots for a model of so many layers, unless the user has given how many.
 
         Args:
             num_layers: Of the model; None where nobody knows.

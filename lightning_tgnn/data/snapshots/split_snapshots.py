@@ -34,7 +34,7 @@ class SnapshotSplit:
         train: Ascending.
         val: Ascending.
         test: Ascending.
-        notice: What is to be told of groups that have no targets and are left out; None where all have.
+        notice: What is to be reported of groups that have no targets and are left out; None where all have.
     """
 
     train: tuple[int, ...]
@@ -106,7 +106,7 @@ class AskedTargets:
 
 
 class SplitSnapshots(Pipeline, SnapshotData):
-    """Snapshots that are read when somebody asks for what is in them, and split by time.
+    """Snapshots that are read when their content is asked for, and split by time.
 
     Args:
         source: Where they come from.

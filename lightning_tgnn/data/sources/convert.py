@@ -116,7 +116,7 @@ def _write_columns(table: Table, folder: Path, report: Report) -> _Found:
 
 
 def _settle(folder: Path, found: _Found) -> None:
-    """Give the columns the numbers, the types and the order that only the end of the file has told."""
+    """Give the columns the numbers, the types and the order that only the end of the file has shown."""
     numbering = found.numbering
     rewrite(folder / "src.npy", np.int64, numbering.src_numbers)
     rewrite(folder / "dst.npy", np.int64, numbering.dst_numbers)

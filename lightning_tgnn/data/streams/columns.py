@@ -189,13 +189,13 @@ def notice_merged_times(time: np.ndarray, *, given: str = "float64", stacklevel:
     largest = max(abs(float(time[0])), abs(float(time[-1])))
     given = given if given in _SHORT_FLOATS else "float64"
     resolution = torch.finfo(getattr(torch, given)).eps
-    if largest < 2 / resolution:  # whole numbers below are all told apart
+    if largest < 2 / resolution:  # whole numbers below are all distinguished
         return
-    gaps, told_apart = np.diff(time), resolution * 2.0 ** math.floor(math.log2(largest))
+    gaps, resolvable = np.diff(time), resolution * 2.0 ** math.floor(math.log2(largest))
     apart = gaps[gaps > 0]
     closest = float(apart.min()) if len(apart) else 0.0
-    if len(apart) < len(gaps) and closest <= 2 * told_apart:
-        size = f"{largest:.4g} apart that differ by less than {told_apart:g}"
+    if len(apart) < len(gaps) and closest <= 2 * resolvable:
+        size = f"{largest:.4g} apart that differ by less than {resolvable:g}"
         notice = f"{given} does not tell times of the size of {size}"
         cure = "subtract the first time, or give a coarser unit"
         if given != "float64":

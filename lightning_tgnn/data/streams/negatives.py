@@ -62,7 +62,7 @@ class NegativeSampler:
     """Draws destinations that an event did not have. Build one with `build`.
 
     `historical` and `inductive` follow the samplers of Poursafaei et al., "Towards better evaluation for dynamic link
-    prediction" (NeurIPS 2022, Section 4), told event by event so that a draw needs no batch: a negative has the source
+    prediction" (NeurIPS 2022, Section 4), event by event, so that a draw needs no batch: a negative has the source
     and the time of its event, and is no link of that source at that time, unless 8 more draws find no other.
 
     Attributes:

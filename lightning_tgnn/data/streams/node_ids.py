@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Ids: TypeAlias = "np.ndarray | pa.Array"
 """Integers or str objects in an array of NumPy, or texts of a file in one of Arrow, [E]."""
 LONGEST_ID = 4096
-"""Bytes of UTF-8 that an id may have unless its reader is told otherwise: all ids are stored as wide as the longest."""
+"""Bytes of UTF-8 that an id may have unless its reader has another limit: all ids are stored as wide as the longest."""
 _COPIES = 3  # of the ids while they are sorted
 
 

@@ -92,7 +92,7 @@ class TimeEncoder(nn.Module):
     Args:
         dim: Width of the encoding.
         unit: A typical elapsed time of the stream, in the stream's unit.
-        longest: The longest time that is told from others, in the stream's unit.
+        longest: The longest time that is distinguished from others, in the stream's unit.
     """
 
     unit: Tensor

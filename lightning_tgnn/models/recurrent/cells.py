@@ -70,9 +70,9 @@ class RecurrentCell(nn.Module):
             raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
         self.widths = tuple(part.shape[1] for part in parts)
         with _trial(module):
-            self._check_goes_on(rows, parts)
+            self._check_state_shapes(rows, parts)
 
-    def _check_goes_on(self, rows: Tensor, state: tuple[Tensor, ...]) -> None:
+    def _check_state_shapes(self, rows: Tensor, state: tuple[Tensor, ...]) -> None:
         """Refuse a module that cannot be called with what it has returned, or then returns something else."""
         try:
             after = self(rows, state)
@@ -81,7 +81,7 @@ class RecurrentCell(nn.Module):
             received = f"{type(self.module).__name__}: {error}"
             raise InvalidArgumentError(refusal("cell", "called with rows and its state", received, _FORM)) from error
         if shapes != [list(part.shape) for part in state]:
-            requirement = f"one that goes on with a state of shapes {[list(part.shape) for part in state]}"
+            requirement = f"one that continues with a state of shapes {[list(part.shape) for part in state]}"
             raise InvalidArgumentError(refusal("cell", requirement, shapes, _FORM))
 
     def forward(self, rows: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

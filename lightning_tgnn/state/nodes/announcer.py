@@ -101,13 +101,13 @@ class Announcer:
     def agreed(self, ahead: int) -> int:
         """Return the least number of batches that a rank makes ahead; all ranks have to call it."""
         reported = torch.full((self._exchange.ranks, 1), ahead if self.is_wanted else 0)
-        return int(self.submit(lambda: self._tell(reported)).result().min())
+        return int(self.submit(lambda: self._exchange_counts(reported)).result().min())
 
     def decline(self) -> None:
         """Tell the other ranks that this rank has no batch to announce; call it in submitted work only."""
-        self._tell(torch.full((self._exchange.ranks, 3), _DECLINES))
+        self._exchange_counts(torch.full((self._exchange.ranks, 3), _DECLINES))
 
-    def _tell(self, reported: Tensor) -> Tensor:
+    def _exchange_counts(self, reported: Tensor) -> Tensor:
         self._in_step = False
         heard = self._exchange.counts(reported, _OPERATION)
         self._in_step = True
@@ -131,11 +131,11 @@ class Announcer:
         gaps, first = _gaps(asked, counts)
         width = _width(gaps)
 
-        reported = self._tell(torch.stack([counts, first, torch.full_like(counts, width)], dim=1))
+        reported = self._exchange_counts(torch.stack([counts, first, torch.full_like(counts, width)], dim=1))
         counts_there, first_there, widths = reported.unbind(1)
         if bool((declined := widths == _DECLINES).any()):
             raise PeerFailureError(f"rank {int(declined.nonzero()[0])} could not make a batch; its own error says why")
-        width = int(widths.max())  # every rank has told every rank its own
+        width = int(widths.max())  # every rank has sent every rank its own
         sent, received = counts.tolist(), counts_there.tolist()
         self._in_step = False
         gaps_there = exchange.start(_narrow(gaps, width), sent, received, _OPERATION).wait()

@@ -133,8 +133,8 @@ class BatchRows:
         if not len(whole):
             return BatchChanges(None, (whole, select(rows, whole)), update)
         changed = changed_rows(store.spec, select(rows, places_of(whole, self._nodes)), whole, update)
-        goes_on = torch.isin(whole, passed_on)
-        goes, stays = goes_on.nonzero().squeeze(1), (~goes_on).nonzero().squeeze(1)
+        passes_on = torch.isin(whole, passed_on)
+        goes, stays = passes_on.nonzero().squeeze(1), (~passes_on).nonzero().squeeze(1)
         packed = store.packed(whole[goes], select(changed, goes)) if len(goes) else None
         return BatchChanges(packed, (whole[stays], select(changed, stays)), without(update, whole))
 

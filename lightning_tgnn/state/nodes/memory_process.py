@@ -120,7 +120,7 @@ class _Memory:
         owes = self.gone & (set(self._turn) - self._writes.keys())
         return bool(owes and (self._reads or self._settles)) or bool(self._meets and self.gone)
 
-    def _tell(self, place: int, *answer: object) -> None:
+    def _answer(self, place: int, *answer: object) -> None:
         with suppress(OSError):  # it has ended, which shows where it is read from
             self._connections[place].send(answer)
 
@@ -145,7 +145,7 @@ class _Memory:
                 self._store = LocalStateStore(self._spec, rows=StateRows(**tables))
             else:
                 self._buffers[place, name] = memory
-            self._tell(place, MAP)
+            self._answer(place, MAP)
 
     def moves_on(self) -> bool:
         """Do the possible reads and writes; return whether a lane has ended its turn, so that more may be possible."""
@@ -159,7 +159,7 @@ class _Memory:
             return True
         for place in self._settles - self._writes.keys():
             self._settles.discard(place)
-            self._tell(place, WRITTEN)
+            self._answer(place, WRITTEN)
         if len(self._meets) == len(self._connections):
             assert not self._writes, "ranks have met in the middle of a turn"
             self._meet()
@@ -171,7 +171,7 @@ class _Memory:
         for field in fields(StateRows):
             torch.index_select(getattr(self._store.rows, field.name), 0, nodes, out=shared[field.name])
         self.count(rows_read=count)
-        self._tell(place, ROWS)
+        self._answer(place, ROWS)
 
     def _write(self, ranks: range) -> None:
         updates = []
@@ -194,7 +194,7 @@ class _Memory:
             begin = 0
         self._lane = lane if begin is None else begin
         for place in asked:
-            self._tell(place, MET, lane, int(self._position))
+            self._answer(place, MET, lane, int(self._position))
 
 
 def latest_of(updates: list[StateUpdate]) -> StateUpdate:

@@ -123,7 +123,7 @@ class ShardedStateStore(PiecewiseStore):
         Args:
             nodes: int64 [U]; the nodes given to `ask_ahead`, if it asked for this fetch.
             pieces: Number of pieces; the number given to `ask_ahead` counts, if it asked for this fetch.
-            announced: What the ranks have told each other of this fetch, on all of them or none.
+            announced: What the ranks have announced to each other of this fetch, on all of them or none.
 
         Raises:
             InvalidArgumentError: Other nodes were asked for ahead, or announced.
@@ -151,7 +151,7 @@ class ShardedStateStore(PiecewiseStore):
             nodes: int64 [U], distinct, of the next `fetch_pieces`.
             changing: int64 [C], nodes whose rows are about to change.
             pieces: Number of pieces of the next fetch.
-            announced: What the ranks have told each other of the next fetch, on all of them or none.
+            announced: What the ranks have announced to each other of the next fetch, on all of them or none.
 
         Raises:
             InvalidArgumentError: ``nodes`` are not the announced ones.

@@ -62,10 +62,10 @@ class StepFetch:
         pieces: Number of pieces. Rows that the previous step changes are cut evenly into all pieces but the first.
         changed: int64 [C], on the CPU, nodes that the step before changes.
         ahead: Whether the previous step is still under way.
-        announced: What the ranks read in this fetch, if they have told each other.
+        announced: What the ranks read in this fetch, if they have announced it.
 
     Raises:
-        InvalidArgumentError: Other nodes were announced; told on the CPU only, for a GPU would have to be waited for.
+        InvalidArgumentError: Other nodes were announced; on the CPU only, for a GPU would have to be waited for.
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class StepFetch:
         self._here = store.local.rows.memory.device
         self._operation = "dispatch_ahead" if ahead else "dispatch"
         self.announced = announced
-        told = announced if pieces <= ANNOUNCED_PIECES else None
-        self._told, self._changed = told, changed
+        used = announced if pieces <= ANNOUNCED_PIECES else None
+        self._announced, self._changed = used, changed
         self.nodes = nodes.cpu() if announced is None else announced.nodes
         if nodes.device.type == "cpu":
             self.check_same(nodes)
-        if told is None:
+        if used is None:
             owner = store.owner[self.nodes]
             remote = (owner != store.exchange.rank).nonzero().squeeze(1)
             owner = owner[remote]
         else:
-            owner, remote = told.owner, told.remote
+            owner, remote = used.owner, used.remote
         self._remote_nodes = wanted = self.nodes[remote]
         late = store.marks.among(wanted, changed)
         messages = 1 + max(pieces - 1, 1)
@@ -147,7 +147,7 @@ class StepFetch:
 
     def conversation(self) -> Conversation:
         """Learn which of this rank's rows other ranks lack, and send the rows that need not wait."""
-        yield from self._asking() if self._told is None else self._reckoning(self._told)
+        yield from self._asking() if self._announced is None else self._reckoning(self._announced)
         self._send(_AT_ONCE, self._operation)
 
     def _asking(self) -> Conversation:
@@ -167,22 +167,22 @@ class StepFetch:
         rows = self._store.local_row[wanted]
         self._wanted = [(by[label == message], rows[label == message]) for message in range(messages)]
 
-    def _reckoning(self, told: AnnouncedRows) -> Conversation:
+    def _reckoning(self, used: AnnouncedRows) -> Conversation:
         """Find out which announced rows other ranks lack."""
         store, exchange = self._store, self._store.exchange
-        late = store.marks.among(told.wanted, self._changed)
-        rows = store.local_row[told.wanted]
+        late = store.marks.among(used.wanted, self._changed)
+        rows = store.local_row[used.wanted]
         if store.kept_elsewhere is None:
             lacks = self._lacks.to(torch.uint8).to(self._here)
-            answer = exchange.start(lacks, told.asked, told.asked_for, "request")
+            answer = exchange.start(lacks, used.asked, used.asked_for, "request")
             yield
             lacking = answer.wait().cpu().bool()
         else:
-            lacking = store.kept_elsewhere.lacking(told.wanted_by, rows)
+            lacking = store.kept_elsewhere.lacking(used.wanted_by, rows)
             if self._ahead:
                 lacking |= late
         parts = [(lacking & ~late).nonzero().squeeze(1), (lacking & late).nonzero().squeeze(1)]
-        self._wanted = [(told.wanted_by[part], rows[part]) for part in parts]
+        self._wanted = [(used.wanted_by[part], rows[part]) for part in parts]
         self._wanted_counts = torch.stack(
             [torch.bincount(by, minlength=exchange.ranks) for by, _ in self._wanted], dim=1
         )

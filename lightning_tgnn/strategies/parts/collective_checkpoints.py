@@ -195,7 +195,7 @@ def notice_own_folders(path: str | Path, messages: Messages) -> None:
     """Warn of a file that the first rank has just written and that others, which may read it later, do not see.
 
     Args:
-        path: The file; where it is no path of a disk, or not written yet, nothing is said.
+        path: The file; where it is no path of a disk, or not written yet, nothing is reported.
         messages: Between all ranks, which have to call this together.
 
     Raises:

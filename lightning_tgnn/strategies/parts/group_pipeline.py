@@ -36,7 +36,7 @@ Ending = Callable[[Tensor, SnapshotGroup], Tensor]
 
 @dataclass(frozen=True)
 class GroupPipeline(OrderPart):
-    """The ranks of a device compute consecutive parts of each group; hidden state goes on, its gradient comes back.
+    """The ranks of a device compute consecutive parts of each group; hidden state continues, its gradient comes back.
 
     A rank goes forward through its part of a group, hands on what the model carries, and begins the next group. Once
     ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another:
@@ -68,7 +68,7 @@ class GroupPipeline(OrderPart):
             raise InvalidArgumentError(refusal("streams", "1 or 2", self.streams, "2 overlaps operators of two groups"))
 
     def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
-        """Return the stages of a turn; `pipelined_groups` times what goes on within."""
+        """Return the stages of a turn; `pipelined_groups` times what happens within."""
         return (Stage(GROUPS, trains=True),)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedGroups:

@@ -66,7 +66,7 @@ CallListener = Callable[[OperatorCall], None]
 
 
 class LoadMeter:
-    """Times what each operator of a snapshot takes, and each backward pass, as long as somebody listens.
+    """Times what each operator of a snapshot takes, and each backward pass, as long as it has listeners.
 
     On a GPU it waits for the device at each of them.
 
@@ -113,7 +113,7 @@ class LoadMeter:
             self._is_open = False
         work = _Work.on([snapshot], with_last=last)
         for operator, spans in {**self._ended, FORWARD: [(begin, self._now())]}.items():
-            self._tell(operator, spans, work)
+            self._record(operator, spans, work)
 
     @contextmanager
     def head(self, group: SnapshotGroup) -> Iterator[None]:
@@ -134,7 +134,7 @@ class LoadMeter:
             return
         begin = self._now()
         yield
-        self._tell(operator, [(begin, self._now())], work())
+        self._record(operator, [(begin, self._now())], work())
 
     def enter(self, stage: str, turn: int) -> None:
         """Take note that an operator begins, unless it is of no snapshot."""
@@ -147,7 +147,7 @@ class LoadMeter:
             operator, begin = self._under_way.pop()
             self._ended.setdefault(operator, []).append((begin, self._now()))
 
-    def _tell(self, operator: str, spans: Sequence[tuple[float, float]], work: _Work) -> None:
+    def _record(self, operator: str, spans: Sequence[tuple[float, float]], work: _Work) -> None:
         seconds = max(sum(end - begin for begin, end in spans), SHORTEST)
         measured = Measured(operator, seconds, len(work.snapshots), *work[1:])
         call = OperatorCall(measured, work.snapshots, tuple(spans))

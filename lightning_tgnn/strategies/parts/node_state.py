@@ -62,7 +62,7 @@ class NodeState:
         self._store: StateStore | None = None
         self._run: Run | None = None
         self._released: list[ScheduledLoader] = []  # at the end of the run
-        self._goes_on = True  # whether copies and turns are where the latest fit has left them
+        self._continues = True  # whether copies and turns are where the latest fit has left them
 
     def give(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Put our store behind the task, with the state that it has from an earlier run.
@@ -88,31 +88,31 @@ class NodeState:
                 self._store.load_state_dict(run.broadcast(tree_map_only(Tensor, Tensor.cpu, held.state_dict())))
                 held.close()
             task.state_store = self._store
-            self._goes_on = False
-        if saved or not self._goes_on:
-            self._go_on(run, saved)
+            self._continues = False
+        if saved or not self._continues:
+            self._resume(run, saved)
 
-    def _go_on(self, run: Run, saved: Mapping[str, Any]) -> None:
+    def _resume(self, run: Run, saved: Mapping[str, Any]) -> None:
         """Have further copies and turns continue where they have ended; from the start if others have shared them."""
         if run.trainer.state.fn != "fit":
             return
-        self._goes_on = True
+        self._continues = True
         copy, _ = run.layout.copy_of(run.rank)
-        goes_on = saved.get("shared by") == _sharing(run)
-        if not goes_on:
+        continues = saved.get("shared by") == _sharing(run)
+        if not continues:
             run.kept_rows.load_state_dict({})
         store = self._store
         assert store is not None
-        if len(run.layout.copies) > 1 and run.trainer.ckpt_path is not None and not goes_on:
+        if len(run.layout.copies) > 1 and run.trainer.ckpt_path is not None and not continues:
             rank_zero_info("copies of node state beside the first begin empty: other ranks have shared them before")
-        if copy and goes_on:
+        if copy and continues:
             state = saved[COPIES][copy]
             store.load_state_dict(state if store.reads_tables else read_tables(state))
         elif copy:
             store.reset()
-        if goes_on and _TURNS in saved:
+        if continues and _TURNS in saved:
             store.load_turn_state(read_tables(saved[_TURNS][run.rank]))
-        if goes_on and _KEPT in saved:
+        if continues and _KEPT in saved:
             run.kept_rows.load_state_dict(read_tables(saved[_KEPT][run.rank]), run.device)
 
     def loader(self, loader: object) -> object:
@@ -146,7 +146,7 @@ class NodeState:
 
     def forget(self) -> None:
         """Take note that a checkpoint's node state has been loaded, which is the state of the first copy."""
-        self._goes_on = False
+        self._continues = False
 
     def take_back(self) -> None:
         """Leave the store behind the task: it holds what was trained. Nothing of it is on its way any more."""

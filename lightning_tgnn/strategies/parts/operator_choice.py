@@ -27,7 +27,7 @@ class ChosenOperators:
     Attributes:
         inner: The same.
         choice: Chooses the order for the groups of a turn; None leaves all layers to ``inner``.
-        widths: By layer, widths before and after it, as its model has told.
+        widths: By layer, widths before and after it, as its model has reported.
     """
 
     def __init__(self, inner: Operators) -> None:
@@ -75,7 +75,7 @@ class OrderChoice:
     the last snapshot of a group only: most snapshots have none.
 
     Args:
-        operators: Have told widths; seconds were measured in the order of what they are run with.
+        operators: Have reported widths; seconds were measured in the order of what they are run with.
         loads: Of operators.
         sizes: Vertices and edges of all snapshots, and targets that are scored after each, [T] each.
         place: Of this process among the two of a device; None where one process has two streams, on which its groups

@@ -154,7 +154,7 @@ class PipelinedOrder:
 
 
 def _announce_batches(run: Run, store: StateStore) -> None:
-    """Have the thread that makes batches tell owners of rows which ones are read, where the store can be told so."""
+    """Have the thread that makes batches tell owners of rows which ones are read, where the store can announce it."""
     if run.exchange.ranks == 1:
         return
     if "passes" not in run.schedule.needs:  # where the first one reads for the later ones

@@ -43,7 +43,7 @@ class RingUpdates(UpdatesPart):
 
     Args:
         sends: What ranks send each other. ``"gradients"`` go to all other ranks, each of which makes all updates.
-            ``"weights_and_moments"`` go on to the rank of the next batch after each update, with all that the optimizer
+            ``"weights_and_moments"`` pass to the rank of the next batch after each update, with all that the optimizer
             keeps; the result is the same.
         staleness: s: the passes of batch t begin once their weights have all updates up to batch t - 1 - s,
             where gradients travel. None takes M - 1, the largest s; 0 trains as one process does.
@@ -72,7 +72,7 @@ class RingUpdates(UpdatesPart):
         return batches if self.staleness is None else min(batches, self.staleness + 1)
 
     def outline(self, name: str, stages: Sequence[Stage], layout: RankLayout) -> Outline:
-        """Return what turns consist of: the order has said how rows are read and written."""
+        """Return what turns consist of: the order says how rows are read and written."""
         pipeline = PipeTGLOutline(groups=len(layout.copies), sends=self.sends, staleness=self.staleness)
         return pipeline.with_updates(name, stages, layout.ranks)
 
@@ -201,7 +201,7 @@ class OrderedUpdates:
     def begin_turn(self, events: int) -> None:
         """Hold the weights of this rank's turn, and take note of its events."""
         self.hide()
-        self._go_on()
+        self._load_saved()
         assert self._trained is not None
         self._has_events |= events > 0 or (not self._has_begun and self._trained.has_accumulated)
         self._has_begun = True
@@ -242,8 +242,8 @@ class OrderedUpdates:
         if self._sent is not None:
             self._sent.hide()
 
-    def _go_on(self) -> None:
-        """Go on with what a checkpoint has of this rank."""
+    def _load_saved(self) -> None:
+        """Take over what a checkpoint holds of this rank."""
         saved, self._saved = self._saved, {}
         if saved and self._sent is not None:
             self._sent.load_state_dict(saved)
@@ -255,7 +255,7 @@ class OrderedUpdates:
     def finish(self) -> None:
         """Put the weights after the latest batch in place for good, on all ranks."""
         self.hide()
-        self._go_on()
+        self._load_saved()
         if self._sent is not None:
             self._sent.finish()
         self._messages.flush()

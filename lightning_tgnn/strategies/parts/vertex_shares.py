@@ -69,7 +69,7 @@ class VertexShares(OrderPart):
         return frozenset({"remote", "embeddings"})
 
     def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
-        """Return the stages of a turn; `shared_groups` times what goes on within."""
+        """Return the stages of a turn; `shared_groups` times what happens within."""
         return (Stage(GROUPS, trains=True),)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> SharedVertices:

@@ -93,7 +93,7 @@ class ModelCopies:
         return self._broadcast([name for name in names if any(of.get(name) != digests[0].get(name) for of in digests)])
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Return the buffers that a checkpoint has, but those that DistributedDataParallel is told to leave alone."""
+        """Return the buffers that a checkpoint has, but those that DistributedDataParallel has to leave alone."""
         ignored = {*getattr(self._model, "_ddp_params_and_buffers_to_ignore", ())}
         for place, module in self._model.named_modules():
             ignored |= {f"{place}.{name}".removeprefix(".") for name in module._non_persistent_buffers_set}

@@ -180,7 +180,7 @@ class SupervisedStrategy(OpenDDPStrategy):
             return None
         if isinstance(environment, TorchElasticEnvironment):  # torchrun keeps the store
             return None
-        is_first = environment.local_rank() == 0  # the rank of the run is told by what comes next
+        is_first = environment.local_rank() == 0  # the rank of the run is known by what comes next
         return meet_on_loopback(environment.main_address, environment.main_port, is_first=is_first)
 
     @property

@@ -20,9 +20,9 @@ class Loads:
         return 2.0 * edges + (0 if targets is None else 3 * targets)
 
 
-def told(loads, kept=None):
+def predicted_by(loads, kept=None):
     over = SnapshotPass(3, 1, epoch=0, order=(3, 0, 2), group_size=3)
-    return over, PredictedGroups(VERTICES, EDGES, SCORED).told(over, loads, kept)
+    return over, PredictedGroups(VERTICES, EDGES, SCORED).predicted_by(over, loads, kept)
 
 
 def test_nobody_knows_seconds_before_they_are_measured():

@@ -295,7 +295,7 @@ class Narrowing(torch.nn.Module):
         ({"cell": lambda i, o: torch.nn.Bilinear(i, i, o)}, "wd_gcn", "cell must be called with rows alone"),
         ({"cell": torch.nn.Linear}, "wd_gcn", "cell must be called with rows and its state, got 'Linear: "),
         ({"cell": torch.nn.GRU}, "wd_gcn", "cell must be called with rows and its state, got .GRU: "),
-        ({"cell": Narrowing}, "wd_gcn", r"cell must be one that goes on with .* \[\[2, 3\]\], got \[\[2, 2\]\]"),
+        ({"cell": Narrowing}, "wd_gcn", r"cell must be one that continues with .* \[\[2, 3\]\], got \[\[2, 2\]\]"),
         ({"convolution": torch.nn.Linear}, "evolvegcn_o", "convolution must be a name with model='evolvegcn_o'"),
         ({"convolution": lambda i, o: 3}, "wd_gcn", "convolution must be what builds a torch.nn.Module, got 'int'"),
         ({"convolution": torch.nn.Linear}, "wd_gcn", "convolution must be called with two arguments, got 'Linear"),

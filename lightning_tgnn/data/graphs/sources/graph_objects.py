@@ -28,7 +28,7 @@ FORMS = (
 
 
 OF_EVENTS = "events are read by TemporalDataModule, or by SnapshotDataModule without edge_counts"
-"""What is said of a source that may hold events."""
+"""The notice about a source that may hold events."""
 _WEIGHTS = ("edge_weight", "weight", "w", "adj_data")
 _UNREAD = ("edge_attr",)
 _Held = TypeVar("_Held")
