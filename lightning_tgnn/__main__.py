@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 import lightning_tgnn
-from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_choice
 from lightning_tgnn.commands import COMMANDS, DESCRIPTION, INTERRUPTED, TERMINATED
 from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 from lightning_tgnn.commands.shared.parse_errors import exit_if_reported
@@ -222,7 +222,7 @@ def _check_words(words: list[str]) -> None:
         check_choice("the subcommand", words[0], (*_SUBCOMMANDS, *COMMANDS))
         if len(words) == 1:
             cure = f"write lightning-tgnn {words[0]} --config RECIPE, such as recipes/quickstart.yaml, or see --help"
-            raise InvalidArgumentError(refusal(f"{words[0]}", "given a recipe or a setting", "nothing", cure))
+            raise InvalidArgumentError(f"{words[0]}", "given a recipe or a setting", "nothing", cure)
 
 
 def _train(args: ArgsType) -> None:
@@ -251,17 +251,17 @@ def _refusal(error: BaseException | None, *, has_run_folder: bool) -> LightningT
     said = str(error)
     if os.strerror(errno.EMFILE) in said and os.strerror(errno.ENFILE) not in said:  # gloo's error as well
         cure = "raise it, for example by ulimit -n 65536"
-        return InvalidArgumentError(refusal("ulimit -n", "enough files and sockets for the run", said, cure))
+        return InvalidArgumentError("ulimit -n", "enough files and sockets for the run", said, cure)
     if isinstance(error, IsADirectoryError):
         cure = "give the file in it"
-        return InvalidArgumentError(refusal("path", "a file", f"the folder {error.filename}", cure))
+        return InvalidArgumentError("path", "a file", f"the folder {error.filename}", cure)
     if isinstance(error, OSError):  # of a logger, say
         from lightning_tgnn.files.whole import refusal_to_write
 
         refused = refusal_to_write(Path(error.filename or "the folder of the run"), error, removed=False)
         if refused is not None and error.filename is None and not has_run_folder:  # files are written under their names
             cure = "free space there, or send it elsewhere"
-            return InvalidArgumentError(refusal("standard output", "where it fits", str(error), cure))
+            return InvalidArgumentError("standard output", "where it fits", str(error), cure)
         return refused
     while error is not None and not isinstance(error, LightningTGNNError):
         gathered = _gathered(error)

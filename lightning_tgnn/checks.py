@@ -25,7 +25,14 @@ _LONGEST_SHOWN = 500
 
 
 class LightningTGNNError(Exception):
-    """Base of every exception that this package raises on purpose."""
+    """Base of every exception that this package raises on purpose.
+
+    Args:
+        facts: The message, or the four arguments of `refusal`.
+    """
+
+    def __init__(self, *facts: object) -> None:
+        super().__init__(*((refusal(*facts),) if len(facts) == 4 else facts))  # type: ignore[arg-type]
 
 
 class InvalidArgumentError(LightningTGNNError, ValueError):
@@ -58,7 +65,7 @@ class RowError(DataError):
 
     def in_file(self, path: object, start: int) -> DataError:
         """Return the error for a file in which this column begins at row ``start``."""
-        return DataError(refusal(f"{self.column} in row {start + self.row} of {path}, counted from 0,", *self._rest))
+        return DataError(f"{self.column} in row {start + self.row} of {path}, counted from 0,", *self._rest)
 
 
 class NotFiniteError(LightningTGNNError, FloatingPointError):
@@ -102,7 +109,7 @@ def check_global_batch_size(saved: int, batch_size: int, ranks: int) -> None:
         own, rest = divmod(saved, ranks)
         way = f"resume on a number of ranks that divides {saved}" if rest else f"give batch_size {own}"
         cure = f"{way}, or resume from a checkpoint of the end of an epoch"
-        raise CheckpointError(refusal(name, requirement, batch_size * ranks, cure))
+        raise CheckpointError(name, requirement, batch_size * ranks, cure)
 
 
 def plain(value: _T, *, arrays: bool = True) -> _T:
@@ -161,7 +168,7 @@ def check_int(argument: str, value: object, *, minimum: int, cure: str) -> int:
         InvalidArgumentError: ``value`` is no integer, or below ``minimum``.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise InvalidArgumentError(refusal(argument, f"an integer of at least {minimum}", value, cure))
+        raise InvalidArgumentError(argument, f"an integer of at least {minimum}", value, cure)
     return int(value)
 
 
@@ -173,7 +180,7 @@ def check_seed(argument: str, value: object) -> int:
     """
     seed = check_int(argument, value, minimum=0, cure="give a seed, for example 0")
     if seed >= 2**63:
-        raise InvalidArgumentError(refusal(argument, "an integer below 2^63", seed, "give a smaller one"))
+        raise InvalidArgumentError(argument, "an integer below 2^63", seed, "give a smaller one")
     return seed
 
 
@@ -190,7 +197,7 @@ def check_bool(argument: str, value: object, *, usual: bool | None) -> None:
     """
     if not isinstance(value, bool) and not (value is None and usual is None):
         choices = "True or False" if usual is not None else "True, False or None"
-        raise InvalidArgumentError(refusal(argument, choices, value, f"{usual} is usual"))
+        raise InvalidArgumentError(argument, choices, value, f"{usual} is usual")
 
 
 def check_path(argument: str, value: object) -> Path:
@@ -200,11 +207,11 @@ def check_path(argument: str, value: object) -> Path:
         InvalidArgumentError: ``value`` is no path, or its ``~`` stands for a user without a home.
     """
     if not isinstance(value, (str, os.PathLike)):
-        raise InvalidArgumentError(refusal(argument, "a path", value, "give a string, or a pathlib.Path"))
+        raise InvalidArgumentError(argument, "a path", value, "give a string, or a pathlib.Path")
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
-        raise InvalidArgumentError(refusal(argument, "of a user with a home", value, str(error))) from error
+        raise InvalidArgumentError(argument, "of a user with a home", value, str(error)) from error
 
 
 def with_home(value: _T) -> _T:
@@ -219,7 +226,7 @@ def check_mapping(argument: str, value: object) -> dict[str, Any]:
         InvalidArgumentError: ``value`` is neither a mapping nor None.
     """
     if not isinstance(value, Mapping | None):
-        raise InvalidArgumentError(refusal(argument, "settings by name", value, f"write {argument}={{'seed': 1}}"))
+        raise InvalidArgumentError(argument, "settings by name", value, f"write {argument}={{'seed': 1}}")
     return dict(plain(value or {}))
 
 
@@ -231,7 +238,7 @@ def check_fraction(argument: str, value: object, *, cure: str, zero_allowed: boo
     """
     if not _is_finite(value) or not 0 <= value < 1 or (value == 0 and not zero_allowed):
         interval = "[0, 1)" if zero_allowed else "(0, 1)"
-        raise InvalidArgumentError(refusal(argument, f"a number in {interval}", value, cure))
+        raise InvalidArgumentError(argument, f"a number in {interval}", value, cure)
     return float(value)
 
 
@@ -242,7 +249,7 @@ def check_share(argument: str, value: object, *, cure: str) -> float:
         InvalidArgumentError: ``value`` is no number in [0, 1].
     """
     if not _is_finite(value) or not 0 <= value <= 1:
-        raise InvalidArgumentError(refusal(argument, "a number in [0, 1]", value, cure))
+        raise InvalidArgumentError(argument, "a number in [0, 1]", value, cure)
     return float(value)
 
 
@@ -253,7 +260,7 @@ def check_positive(argument: str, value: object, *, cure: str) -> float:
         InvalidArgumentError: ``value`` is no finite number above 0.
     """
     if not _is_finite(value) or value <= 0:
-        raise InvalidArgumentError(refusal(argument, "a finite number above 0", value, cure))
+        raise InvalidArgumentError(argument, "a finite number above 0", value, cure)
     return float(value)
 
 
@@ -264,7 +271,7 @@ def check_not_negative(argument: str, value: object, *, cure: str) -> float:
         InvalidArgumentError: ``value`` is no finite number of at least 0.
     """
     if not _is_finite(value) or value < 0:
-        raise InvalidArgumentError(refusal(argument, "a finite number of at least 0", value, cure))
+        raise InvalidArgumentError(argument, "a finite number of at least 0", value, cure)
     return float(value)
 
 
@@ -301,7 +308,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(choice) for choice in sorted(choices))
         cure = did_you_mean(value, choices) or "choose a name from that list"
-        raise InvalidArgumentError(refusal(argument, f"one of {listed}", value, cure))
+        raise InvalidArgumentError(argument, f"one of {listed}", value, cure)
     return str(plain(value))
 
 
@@ -324,12 +331,12 @@ def check_import(argument: str, path: str) -> Any:
     module, _, name = path.rpartition(".")
     if not module:
         cure = f"give the whole path, such as package.module.{name}"
-        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure))
+        raise InvalidArgumentError(argument, "the import path of a class", path, cure)
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
         cure = cure_of_failed_import(error) or cure_of_missing_module(str(error))
-        raise InvalidArgumentError(refusal(argument, "the import path of a class", path, cure)) from error
+        raise InvalidArgumentError(argument, "the import path of a class", path, cure) from error
 
 
 def cure_of_missing_module(message: str) -> str:

@@ -21,7 +21,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import lightning_tgnn
 from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI, RunSettings
 from lightning_tgnn.commands.fit.shown import ParameterSummary
@@ -230,18 +230,17 @@ def _check_settings(settings: Namespace, subcommand: str) -> None:
     # A section is null where a recipe has all lines below it commented out.
     if settings.get("model") is None and not settings.get("ckpt_path"):  # which knows its task
         cure = "name one by its class_path, or leave the section out for LinkPrediction"
-        raise InvalidArgumentError(refusal("--model", "a task", "null", cure))
+        raise InvalidArgumentError("--model", "a task", "null", cure)
     if settings.get("trainer") is None:
-        cure = "give one, or leave the section out"
-        raise InvalidArgumentError(refusal("--trainer", "a mapping of settings", "null", cure))
+        raise InvalidArgumentError("--trainer", "a mapping of settings", "null", "give one, or leave the section out")
     seed = settings.get("seed_everything")
     if isinstance(seed, int) and not 0 <= seed <= _LARGEST_SEED:
         cure = "choose one of these, or true for a random seed"
-        raise InvalidArgumentError(refusal("--seed_everything", f"from 0 to {_LARGEST_SEED}", seed, cure))
+        raise InvalidArgumentError("--seed_everything", f"from 0 to {_LARGEST_SEED}", seed, cure)
     batches = settings.trainer.get("accumulate_grad_batches")
     if subcommand == "fit" and (batches is None or batches < 1):  # Lightning divides by it
         cure = "give 1 for an update after each batch"
-        raise InvalidArgumentError(refusal("--trainer.accumulate_grad_batches", "at least 1", batches, cure))
+        raise InvalidArgumentError("--trainer.accumulate_grad_batches", "at least 1", batches, cure)
 
 
 def _is_of_lightning(error: ValueError) -> bool:
@@ -253,7 +252,7 @@ def _is_of_lightning(error: ValueError) -> bool:
 def _check_left_out(name: str, refused: bool, task: pl.LightningModule, why: str) -> None:
     if refused:
         cure = f"leave out --{name}, or set the optimizer in one place"
-        raise InvalidArgumentError(refusal(f"--{name}", f"left out, {why}", type(task).__name__, cure))
+        raise InvalidArgumentError(f"--{name}", f"left out, {why}", type(task).__name__, cure)
 
 
 def _parser_options(subcommands: Iterable[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 
 _DGL_LAYERS = ("AGNNConv", "GATConv", "GATv2Conv", "GINConv", "GraphConv", "SAGEConv")
 _PYG_LAYERS = (
@@ -75,7 +75,7 @@ def saved_arguments(
     """
     if not isinstance(saved, Mapping) or not all(isinstance(name, str) for name in saved):
         cure = "give a file that was written whole"
-        raise CheckpointError(refusal(f"the hyperparameters in {file}", "names with values", saved, cure))
+        raise CheckpointError(f"the hyperparameters in {file}", "names with values", saved, cure)
     given = dict(given or {})
     parameters = inspect.signature(kind).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -150,10 +150,10 @@ def saved_class(
         kind = getattr(import_module(module), qualified)
     except (ImportError, AttributeError, ValueError) as error:
         cure = f"check that it can be imported ({error}), or pass {given or argument}=..., the class"
-        raise CheckpointError(refusal(f"{argument} in {file}", "the import path of a class", name, cure)) from error
+        raise CheckpointError(f"{argument} in {file}", "the import path of a class", name, cure) from error
     if not isinstance(kind, type):
         cure = f"pass {given or argument}=..., the class"
-        raise CheckpointError(refusal(f"{argument} in {file}", "the import path of a class", name, cure))
+        raise CheckpointError(f"{argument} in {file}", "the import path of a class", name, cure)
     return kind
 
 
@@ -162,7 +162,7 @@ def refused_name(
 ) -> CheckpointError:
     """Return the refusal of what a file names."""
     cure = f"give {given or argument} yourself, or {TRUST}"
-    return CheckpointError(refusal(f"{argument} in {file}", requirement, received, cure))
+    return CheckpointError(f"{argument} in {file}", requirement, received, cure)
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.edge_bank import EdgeBank
 from lightning_tgnn.algorithms.streams.past import past_end
-from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_positive
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.types import (
     EventBatch,
@@ -54,7 +54,7 @@ class EdgeBankBaseline(pl.Callback):
         if not isinstance(data, StreamData) or not draws_negatives(pl_module):
             cure = "leave EdgeBank out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
-            raise InvalidArgumentError(refusal("EdgeBank", "beside a link predictor", received, cure))
+            raise InvalidArgumentError("EdgeBank", "beside a link predictor", received, cure)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin with nothing measured."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.strategies.runner import PlanRunner
 from lightning_tgnn.strategies.stage_recorder import StageRecorder
 from lightning_tgnn.types import Stages
@@ -105,4 +105,4 @@ def check_only_one(trainer: pl.Trainer, kind: type[Callback], setting: str) -> N
     found = [type(callback).__name__ for callback in trainer.callbacks if isinstance(callback, kind)]  # type: ignore[attr-defined]
     if len(found) > 1:
         cure = f"leave out all but one, and set {setting} of that, in a recipe among its init_args"
-        raise InvalidArgumentError(refusal("Trainer(callbacks=...)", f"with one {kind.__name__}", found, cure))
+        raise InvalidArgumentError("Trainer(callbacks=...)", f"with one {kind.__name__}", found, cure)

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import DataParallel, ShuffledBatches
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_bool, check_path, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_bool, check_path
 from lightning_tgnn.files.static_memory import (
     CURE,
     FORMAT,
@@ -47,7 +47,7 @@ class StaticMemory(pl.Callback):
 
     def __init__(self, path: str | Path, trained: bool = False) -> None:
         if not isinstance(trained, bool):
-            raise InvalidArgumentError(refusal("trained", "True or False", trained, "False keeps the rows as they are"))
+            raise InvalidArgumentError("trained", "True or False", trained, "False keeps the rows as they are")
         self.path, self.trained = check_path("path", path), trained
         self._digest = ""
         self._saved: dict[str, Any] | None = None  # of the checkpoint that is restored
@@ -92,7 +92,7 @@ class StaticMemory(pl.Callback):
         elif digest(rows) != self._digest:
             requirement = "of the rows that a task which has been trained has"
             cure = "make a new task, or set trained=True to continue with its own"
-            raise InvalidArgumentError(refusal("StaticMemory(path=...)", requirement, str(self.path), cure))
+            raise InvalidArgumentError("StaticMemory(path=...)", requirement, str(self.path), cure)
 
     def _resume(self) -> None:
         """Hold what was given against a checkpoint, whose rows are there already.
@@ -101,14 +101,13 @@ class StaticMemory(pl.Callback):
             CheckpointError: The file has other rows than the checkpoint's run, or ``trained`` differs from its.
         """
         if self._saved is None:
-            requirement = "left out, as in the run of the checkpoint"
-            raise CheckpointError(refusal("StaticMemory", requirement, str(self.path), _GO_ON))
+            raise CheckpointError("StaticMemory", "left out, as in the run of the checkpoint", str(self.path), _GO_ON)
         if self._saved["trained"] != self.trained:
             requirement = f"{self._saved['trained']}, as in the checkpoint"
-            raise CheckpointError(refusal("StaticMemory(trained=...)", requirement, self.trained, _GO_ON))
+            raise CheckpointError("StaticMemory(trained=...)", requirement, self.trained, _GO_ON)
         if self.path.is_file() and digest(load_static_memory(self.path).rows) != self._saved["rows"]:
             requirement = "of the rows that the run of the checkpoint began with"
-            raise CheckpointError(refusal("StaticMemory(path=...)", requirement, str(self.path), _GO_ON))
+            raise CheckpointError("StaticMemory(path=...)", requirement, str(self.path), _GO_ON)
         self._digest = self._saved["rows"]
 
     @override
@@ -148,22 +147,21 @@ class StaticPretraining(pl.Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage != "fit":
             requirement = "left out beside validation and test"
-            cure = "make a new task, with StaticMemory"
-            raise InvalidArgumentError(refusal("StaticPretraining", requirement, stage, cure))
+            raise InvalidArgumentError("StaticPretraining", requirement, stage, "make a new task, with StaticMemory")
         if trainer.limit_val_batches != 0:
             cure = "set it to 0: what is pretrained must not see these events"
             raise InvalidArgumentError(
-                refusal("Trainer(limit_val_batches=...)", "0 in pretraining", trainer.limit_val_batches, cure)
+                "Trainer(limit_val_batches=...)", "0 in pretraining", trainer.limit_val_batches, cure
             )
         if any(isinstance(callback, StaticMemory) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             cure = "leave StaticMemory out: rows that it has frozen would not be trained"
-            raise InvalidArgumentError(refusal("StaticPretraining", "without StaticMemory beside it", "both", cure))
+            raise InvalidArgumentError("StaticPretraining", "without StaticMemory beside it", "both", cure)
         _table(pl_module)
         _training(trainer)
         check_place("path", self.path)
         if self.path.exists() and not says_format(self.path, FORMAT):
             requirement, cure = "a new file, or one of static node memory to replace", "choose another name"
-            raise InvalidArgumentError(refusal("path", requirement, str(self.path), cure))
+            raise InvalidArgumentError("path", requirement, str(self.path), cure)
         if not isinstance(pl_module.model, WithoutMemory):
             assert isinstance(pl_module.model, MemoryModel)
             pl_module.model = WithoutMemory(pl_module.model, _info(trainer))
@@ -178,8 +176,7 @@ class StaticPretraining(pl.Callback):
         if pl_module.model.keeps_order or type(loader.schedule) is not DataParallel:
             if self.shuffle:
                 requirement = "False with a model that reads when nodes had events, and with batches in turn"
-                cure = "leave it out"
-                raise InvalidArgumentError(refusal("StaticPretraining(shuffle=...)", requirement, True, cure))
+                raise InvalidArgumentError("StaticPretraining(shuffle=...)", requirement, True, "leave it out")
             return
         loader.schedule = ShuffledBatches(loader.schedule.split_batch)
 
@@ -199,7 +196,7 @@ class StaticPretraining(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.global_step:
             requirement, cure = "at least one step long, for its rows to be kept", "raise max_epochs or max_steps"
-            raise InvalidArgumentError(refusal("the pretraining", requirement, "0 steps", cure))
+            raise InvalidArgumentError("the pretraining", requirement, "0 steps", cure)
         if trainer.is_global_zero:
             save_static_memory(self.path, self._held(trainer, pl_module))
 
@@ -232,7 +229,7 @@ def _training(trainer: pl.Trainer) -> tuple[Tensor, Tensor]:
     data = datamodule_of(trainer)
     if not isinstance(data, StreamData):
         requirement, cure = "one that says what its splits are", "take TemporalDataModule"
-        raise InvalidArgumentError(refusal("datamodule", requirement, type(data).__name__, cure))
+        raise InvalidArgumentError("datamodule", requirement, type(data).__name__, cure)
     occurs = torch.zeros(data.store.num_nodes, dtype=torch.bool)
     for ends in (data.store.src, data.store.dst):
         occurs[ends[data.split.train]] = True
@@ -249,13 +246,13 @@ def _check_fits(held: StaticRows, table: Tensor, trainer: pl.Trainer) -> None:
         ours, theirs = table.shape[place], held.rows.shape[place]
         if ours != theirs:
             cure = CURE if what == "nodes" else f"set static_dim={theirs}, or {CURE}"
-            raise InvalidArgumentError(refusal(f"{what} of the file in StaticMemory", f"{ours}", theirs, cure))
+            raise InvalidArgumentError(f"{what} of the file in StaticMemory", f"{ours}", theirs, cure)
     if held.fingerprint != _info(trainer).fingerprint:
-        raise InvalidArgumentError(refusal("path", "static node memory of this stream", "of another stream", CURE))
+        raise InvalidArgumentError("path", "static node memory of this stream", "of another stream", CURE)
     if held.training != digest(_training(trainer)[0]):
         cure = f"give the val_ratio, test_ratio and held_out_nodes it was pretrained with, or {CURE}"
         requirement = "static node memory of this training split: others have seen events of validation or test"
-        raise InvalidArgumentError(refusal("path", requirement, "of another", cure))
+        raise InvalidArgumentError("path", requirement, "of another", cure)
 
 
 def _check_same_file(path: Path, found: str, trainer: pl.Trainer) -> None:
@@ -267,4 +264,4 @@ def _check_same_file(path: Path, found: str, trainer: pl.Trainer) -> None:
     is_same = trainer.strategy.broadcast(found) == found
     if not trainer.strategy.reduce_boolean_decision(is_same):  # all ranks end with the same message
         cure = "copy the file of the first machine to all, or keep it in a folder that they share"
-        raise InvalidArgumentError(refusal("path", "the same file on all ranks", str(path), cure))
+        raise InvalidArgumentError("path", "the same file on all ranks", str(path), cure)

@@ -14,7 +14,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.callbacks.measures.tensorboard_writers import FigureWriter, over_ranks, writers_of
 from lightning_tgnn.callbacks.monitor import Monitor
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.strategies.stage_recorder import StageRecorder, clock_of
 from lightning_tgnn.types import only_one
@@ -52,7 +52,7 @@ class TimelineMonitor(Monitor):
         check_int("first", first, minimum=0, cure="20 leave out the steps in which loops are compiled")
         if not re.fullmatch(r"\w[\w.-]*", name):
             requirement, cure = "letters, digits, _, - and .", "a file has this name: 'timeline' is the default"
-            raise InvalidArgumentError(refusal("name", requirement, name, cure))
+            raise InvalidArgumentError("name", requirement, name, cure)
         super().__init__()
         self.turns, self.first, self.name = turns, first, name
         self.timeline: Timeline | None = None

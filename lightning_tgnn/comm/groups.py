@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import RankLayout
 
 # The groups that have been made beside a default one, which Lightning keeps from one Trainer to the next, too.
@@ -65,7 +65,7 @@ def leave_group_of_gpus(device: torch.device) -> None:
     if dist.get_world_size() > 1:
         cure = "train on the CPU in other processes"
         requirement = "'gpu' where an earlier run has joined the processes by NCCL"
-        raise InvalidArgumentError(refusal("Trainer(accelerator=...)", requirement, device.type, cure))
+        raise InvalidArgumentError("Trainer(accelerator=...)", requirement, device.type, cure)
     dist.destroy_process_group()
 
 

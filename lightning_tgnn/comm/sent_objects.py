@@ -20,7 +20,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 from torch.nn import Module
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import datamodule_of
 
 _NOT_ENTERED = (pl.Trainer, pl.LightningDataModule, Strategy, Logger, type, ModuleType, FunctionType, MethodType)
@@ -42,11 +42,10 @@ def check_arrives(held: object, start_method: str) -> None:
     if sent.names and not hasattr(sys.modules["__main__"], "__file__"):  # which new processes read
         requirement = "from a file that new processes can import"
         received = f"{', '.join(sorted(sent.names))} of this session"
-        raise InvalidArgumentError(refusal("classes and functions", requirement, received, "put them into a module"))
+        raise InvalidArgumentError("classes and functions", requirement, received, "put them into a module")
     if sent.has_generator:
         requirement = f"other than {start_method!r} where the task, a callback or the data hold a torch.Generator"
-        cure = "make the generator in setup"
-        raise InvalidArgumentError(refusal("start_method", requirement, start_method, cure))
+        raise InvalidArgumentError("start_method", requirement, start_method, "make the generator in setup")
 
 
 def unshare(trainer: pl.Trainer) -> None:

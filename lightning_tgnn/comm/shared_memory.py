@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.comm.failure import peer_failure
 from lightning_tgnn.files.unfinished import own, remove_if_abandoned
 
@@ -49,7 +49,7 @@ class SharedBuffer:
         if size > len(self._memory):
             with _made(2 * size) as (path, problem):
                 if problem:
-                    raise DataError(refusal("a batch's rows", "small enough for shared memory", problem, _CURE))
+                    raise DataError("a batch's rows", "small enough for shared memory", problem, _CURE)
                 self._memory = mapped(path, 2 * size)
                 self._show(path, 2 * size)
         return views(self._memory, shapes)
@@ -111,7 +111,7 @@ def shared_tensors(
                 dist.broadcast_object_list(received, src=ranks[0], group=group)
         path, problem = received[0]
         if problem:
-            raise DataError(refusal(what, "small enough for shared memory", problem, cure))
+            raise DataError(what, "small enough for shared memory", problem, cure)
         memory = mapped(path, size)
         if show is not None:
             show(path, size)

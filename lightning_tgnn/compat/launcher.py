@@ -26,7 +26,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.comm.sent_objects import check_arrives, unshare
 from lightning_tgnn.compat.signals import quiet_torch
 from lightning_tgnn.files.whole import write_tensors
@@ -208,7 +208,7 @@ def _take_over(held: dict[str, Any], trainer: pl.Trainer) -> None:
     if differing.unexpected_keys:
         received = f"no place for {', '.join(differing.unexpected_keys[:5])}"
         cure = "build its layers in __init__ or on_load_checkpoint, or evaluate with ckpt_path='best'"
-        raise CheckpointError(refusal("model", "a task that can take back its weights", received, cure))
+        raise CheckpointError("model", "a task that can take back its weights", received, cure)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lightning.pytorch.strategies import Strategy, StrategyRegistry
 
-from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean
 
 
 class Named(NamedTuple):
@@ -74,7 +74,7 @@ class _Names(list[str]):
         cure = did_you_mean(short.removesuffix("strategy") if path else name, self) or "choose one of these names"
         if path:
             cure += "; a class goes by class_path in a recipe, and from Python as an object"
-        raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, name, cure))
+        raise InvalidArgumentError("Trainer(strategy=...)", requirement, name, cure)
 
 
 def _available_strategies() -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 FIRST_DOUBTFUL = 2.0**53
 """From here on float64 does not tell a whole number from the next."""
@@ -32,18 +32,18 @@ def as_array(name: str, values: object) -> np.ndarray:
         if values.is_complex():
             raise _complex(name)
         if values.layout != torch.strided:
-            raise DataError(refusal(name, "dense", str(values.layout), "call .to_dense()"))
+            raise DataError(name, "dense", str(values.layout), "call .to_dense()")
         if values.is_meta:
-            raise DataError(refusal(name, "a tensor with values", "one on the device meta", "load its values first"))
+            raise DataError(name, "a tensor with values", "one on the device meta", "load its values first")
         values = values.detach().cpu().resolve_neg()
         if values.is_floating_point() and values.dtype not in _OF_NUMPY:
             values = values.float()
     if any(isinstance(one, np.ma.MaskedArray) and np.ma.is_masked(one) for one in _with_entries(values)):
-        raise DataError(refusal(name, "without masked values", "some", "drop or repair those rows, see .compressed()"))
+        raise DataError(name, "without masked values", "some", "drop or repair those rows, see .compressed()")
     try:
         array = np.asarray(values.numpy() if isinstance(values, Tensor) else values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(refusal(name, "numbers or ids, every row as long", str(error), "check the rows")) from None
+        raise DataError(name, "numbers or ids, every row as long", str(error), "check the rows") from None
     if array.dtype.kind == "c":
         raise _complex(name)
     if array.dtype.kind == "U" and isinstance(values, (list, tuple)):
@@ -56,7 +56,7 @@ def _refuse_among_texts(name: str, values: Iterable[object]) -> None:
     for row, value in enumerate(values):
         if not isinstance(value, str | list | tuple):
             cure = "convert all of them, or drop that row where it stands for a missing one"
-            raise DataError(refusal(f"{name}[{row}]", "a text as others are", value, cure))
+            raise DataError(f"{name}[{row}]", "a text as others are", value, cure)
 
 
 def _with_entries(values: object) -> Iterable[object]:
@@ -64,7 +64,7 @@ def _with_entries(values: object) -> Iterable[object]:
 
 
 def _complex(name: str) -> DataError:
-    return DataError(refusal(name, "real numbers", "complex ones", "give both parts as columns, or one of them"))
+    return DataError(name, "real numbers", "complex ones", "give both parts as columns, or one of them")
 
 
 def as_numbers(name: str, values: object) -> Tensor:
@@ -75,7 +75,7 @@ def as_numbers(name: str, values: object) -> Tensor:
     """
     array = as_array(name, values)
     if array.dtype.kind not in "biuf":
-        raise DataError(refusal(name, "of numbers", str(array.dtype), "convert them"))
+        raise DataError(name, "of numbers", str(array.dtype), "convert them")
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     with np.errstate(over="ignore"):  # what is too large then is infinite, and refused later
         native = native.astype(np.float64) if native.dtype == np.longdouble else native
@@ -98,7 +98,7 @@ def as_whole(name: str, values: object, cure: str = "give integers") -> Tensor:
     if given.dtype == torch.uint64:
         kept &= whole >= 0  # the largest are no int64
     if not kept.all():
-        raise DataError(refusal(name, "of whole numbers", given[~kept][0].item(), cure))
+        raise DataError(name, "of whole numbers", given[~kept][0].item(), cure)
     return whole
 
 
@@ -111,9 +111,9 @@ def as_ends(name: str, values: object) -> Tensor:
     ends = as_numbers(name, values)
     if ends.dtype == torch.bool:
         cure = "give the numbers of the vertices, of an adjacency matrix np.stack(matrix.nonzero())"
-        raise DataError(refusal(name, "of integers", "bool", cure))
+        raise DataError(name, "of integers", "bool", cure)
     if ends.dim() != 2 or len(ends) != 2:
-        raise DataError(refusal(name, "of shape [2, E]", list(ends.shape), "give sources, then destinations"))
+        raise DataError(name, "of shape [2, E]", list(ends.shape), "give sources, then destinations")
     return as_whole(name, ends)
 
 

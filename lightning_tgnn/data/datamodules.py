@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_only
 from torch import Tensor
 from typing_extensions import Self, override
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.compat.modules import restricted_classmethod
 from lightning_tgnn.data.batches.event_pipeline import EventPipeline
 from lightning_tgnn.data.graphs.pipeline import GraphPipeline
@@ -90,7 +90,7 @@ class DescribedData(Pipeline, pl.LightningDataModule):
         if not trust:
             cure = f"make the DataModule from its arguments, or {TRUST}"
             what = f"{cls.__name__}.load_from_checkpoint(trust=...)"
-            raise CheckpointError(refusal(what, "True: a file says where it reads and writes", trust, cure))
+            raise CheckpointError(what, "True: a file says where it reads and writes", trust, cure)
         return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
 
 

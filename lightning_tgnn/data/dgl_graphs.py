@@ -7,7 +7,7 @@ from typing import Protocol
 from torch import Tensor
 from typing_extensions import Self
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 
 class DGLEdges(Protocol):
@@ -39,9 +39,9 @@ def edges_of_dgl(graph: DGLEdges, *, two_sides: bool = False, where: str = "") -
     """
     if graph.is_block:
         cure = "give dgl.block_to_graph(block), or the graph that it was drawn from"
-        raise DataError(refusal("source", "a DGLGraph that is no block", f"a block{where}", cure))
+        raise DataError("source", "a DGLGraph that is no block", f"a block{where}", cure)
     if len(graph.canonical_etypes) != 1 or not (two_sides or len(graph.ntypes) == 1):
         wanted = "one type of edges" if two_sides else "one type of vertices and edges"
         cure = "give one of them, graph.edge_type_subgraph([type]), or dgl.to_homogeneous(graph)"
-        raise DataError(refusal("source", f"a DGLGraph with {wanted}", f"{graph.canonical_etypes}{where}", cure))
+        raise DataError("source", f"a DGLGraph with {wanted}", f"{graph.canonical_etypes}{where}", cure)
     return graph.formats(["coo", "csr", "csc"]).edges(order="eid")

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.types import Standardization, StandardizedRows
 
@@ -87,7 +87,7 @@ def check_standardize(given: object) -> str | bool:
     if given == AUTO or isinstance(given, bool):
         return given
     cure = "'auto' standardizes what needs it, False leaves all features as they are"
-    raise InvalidArgumentError(refusal("standardize_features", "'auto', True or False", given, cure))
+    raise InvalidArgumentError("standardize_features", "'auto', True or False", given, cure)
 
 
 def standardization_of(moments: Moments, mode: str | bool) -> Standardization | None:

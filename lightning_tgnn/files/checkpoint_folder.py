@@ -28,7 +28,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.files.whole import reading_tensors
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def check_folder(path: Path) -> None:
     """
     if path.is_dir() and not is_sharded(path):
         cure = "give the path of a checkpoint"
-        raise CheckpointError(refusal(str(path), f"a file, or a folder with {META}", "a folder without it", cure))
+        raise CheckpointError(str(path), f"a file, or a folder with {META}", "a folder without it", cure)
 
 
 def checksum(path: Path) -> dict[str, int]:
@@ -143,7 +143,7 @@ def with_tables(held: dict[str, Any], folder: Path, checked: slice) -> dict[str,
     layout = held.pop(_KEY, None)
     if not isinstance(layout, dict) or layout.get("version") != _VERSION:
         requirement = f"a checkpoint folder of lightning_tgnn, version {_VERSION}"
-        raise CheckpointError(refusal(str(folder), requirement, "another folder", "give the path of a checkpoint"))
+        raise CheckpointError(str(folder), requirement, "another folder", "give the path of a checkpoint")
     held[WRITING] = layout["writing"]
     for name in layout["parts"]:
         if not isinstance(name, str) or not _PART.fullmatch(name) or Path(name).parent.name != held[WRITING]:
@@ -175,14 +175,11 @@ def _check_part(path: Path, expected: Mapping[str, int]) -> None:
     try:
         found = path.stat().st_size
     except GONE:
-        requirement = "there, as a part of its checkpoint"
-        raise CheckpointError(refusal(str(path), requirement, "no such file", _CURE)) from None
+        raise CheckpointError(str(path), "there, as a part of its checkpoint", "no such file", _CURE) from None
     if found != expected["bytes"]:
-        requirement = f"of {expected['bytes']} bytes, as it was saved"
-        raise CheckpointError(refusal(str(path), requirement, f"{found} bytes", _CURE))
+        raise CheckpointError(str(path), f"of {expected['bytes']} bytes, as it was saved", f"{found} bytes", _CURE)
     if checksum(path) != dict(expected):
-        requirement = "as it was saved"
-        raise CheckpointError(refusal(str(path), requirement, "another checksum: damaged, or of another run", _CURE))
+        raise CheckpointError(str(path), "as it was saved", "another checksum: damaged, or of another run", _CURE)
 
 
 def read_consistently(folder: Path, read: Callable[[], _Held]) -> _Held:
@@ -206,7 +203,7 @@ def read_consistently(folder: Path, read: Callable[[], _Held]) -> _Held:
     requirement = "left as it is while it is read"
     received = f"another checkpoint in its place {_TRIES} times while it was read"
     cure = "wait until nobody saves under that name, or give another checkpoint"
-    raise CheckpointError(refusal(str(folder), requirement, received, cure))
+    raise CheckpointError(str(folder), requirement, received, cure)
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -331,7 +328,7 @@ class SavedTable:
             requirement = "there until its checkpoint has been read"
             received = "no such file: another checkpoint was written in its place, or it was removed"
             cure = "start again, from a checkpoint under whose name nobody saves"
-            raise CheckpointError(refusal(str(self._folder / piece.part), requirement, received, cure)) from None
+            raise CheckpointError(str(self._folder / piece.part), requirement, received, cure) from None
         return into
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import UntypedStorage
 from typing_extensions import override
 
-from lightning_tgnn.checks import CheckpointError, plain, refusal
+from lightning_tgnn.checks import CheckpointError, plain
 from lightning_tgnn.files.checkpoint_folder import (
     META,
     WRITING,
@@ -213,13 +213,12 @@ class RunCheckpointIO(WholeCheckpointIO):
         if not {"state_dict", "pytorch-lightning_version"} <= held.keys():
             kind = held.get("format")  # as a saved Predictor has one
             received = f"a {kind}" if isinstance(kind, str) else f"a file with {', '.join(sorted(map(str, held))[:5])}"
-            cure = "give one that a Trainer has saved"
-            raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
+            raise CheckpointError(str(path), "a checkpoint of a run", received, "give one that a Trainer has saved")
         for name, expected in _KINDS.items():
             is_there = name in held and not (held[name] is None and name in _OPTIONAL)
             if is_there and not isinstance(held[name], expected):
                 received, cure = f"{type(held[name]).__name__} as {name!r}", "give one that was written whole"
-                raise CheckpointError(refusal(str(path), "a checkpoint of a run", received, cure))
+                raise CheckpointError(str(path), "a checkpoint of a run", received, cure)
         _names.extend(name for name in held.get(_RUNS) or () if _NAME.fullmatch(str(name)) and name not in _names)
         return held
 

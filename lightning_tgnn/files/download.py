@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 from lightning_tgnn.files.whole import refusal_to_write
@@ -59,11 +59,11 @@ def download(url: str, path: Path, *, checksum: str | None = None, instead: Path
             if not partial.is_resumable:
                 partial.discard()
             cure = f"connect this machine, or download it elsewhere and put it at {instead or path}"
-            raise DataError(refusal(url, "reachable", str(error), cure)) from error
+            raise DataError(url, "reachable", str(error), cure) from error
         except OSError as error:
             partial.discard()
             cure = "make room, or choose another place"
-            raise InvalidArgumentError(refusal(str(path), "where the file can be written", str(error), cure)) from error
+            raise InvalidArgumentError(str(path), "where the file can be written", str(error), cure) from error
 
 
 def _receive_all(url: str, partial: PartialFile, name: str) -> None:
@@ -160,7 +160,7 @@ def _verify(url: str, partial: PartialFile, checksum: str) -> None:
     if found != expected:
         partial.discard()
         cure = "try again; if it stays so, the file has been changed where it is published"
-        raise DataError(refusal(url, f"the file of {algorithm} {expected}", found, cure))
+        raise DataError(url, f"the file of {algorithm} {expected}", found, cure)
 
 
 class PartialFile:
@@ -236,7 +236,7 @@ def unpack(archive: Path, folder: Path) -> None:
             if isinstance(error, OSError) and not is_name_error and refusal_to_write(folder, error) is not None:
                 raise
             cure = "delete it, so that it is downloaded again"
-            raise DataError(refusal(str(archive), "a complete zip file", str(error), cure)) from error
+            raise DataError(str(archive), "a complete zip file", str(error), cure) from error
         held = list(partial.iterdir())
         if len(held) == 1 and held[0].is_dir():
             around = held[0].rename(held[0].with_name(f".{held[0].name}"))  # what is in it may have its name

@@ -8,7 +8,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.checkpoint_folder import META, is_own
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 from lightning_tgnn.files.unfinished import OwnedFolder, hidden_name
@@ -38,7 +38,7 @@ def _check_replaceable(path: Path) -> None:
     if path.is_dir() and not is_own(path) and any(path.iterdir()):
         requirement = "new, or a checkpoint of lightning_tgnn to replace"
         cure = "choose another place, or remove it yourself"
-        raise InvalidArgumentError(refusal(str(path), requirement, "another folder", cure))
+        raise InvalidArgumentError(str(path), requirement, "another folder", cure)
 
 
 def move_in_place(hidden: Path, path: Path) -> None:

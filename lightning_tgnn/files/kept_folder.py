@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
 
@@ -61,12 +61,12 @@ def _check_may_be_replaced(place: Path, names: Collection[str]) -> None:
     if other:
         cure = "move what is in it elsewhere"
         received = f"one that holds {other[0]!r}"
-        raise InvalidArgumentError(refusal(str(place), "a folder of what is kept there alone", received, cure))
+        raise InvalidArgumentError(str(place), "a folder of what is kept there alone", received, cure)
 
 
 def _not_replaced(place: Path, received: object) -> InvalidArgumentError:
     requirement, cure = "a folder that can be replaced", "remove it, or change its permissions"
-    return InvalidArgumentError(refusal(str(place), requirement, str(received), cure))
+    return InvalidArgumentError(str(place), requirement, str(received), cure)
 
 
 def checksum(path: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 _UNITS = (10**9, "GB"), (10**6, "MB"), (10**3, "kB")
 
@@ -26,7 +26,7 @@ def check_fits(argument: str, what: str, needed: int, *, cure: str) -> None:
     available = available_memory()
     if available is not None and needed > available:
         received = f"{what}: {readable_size(needed)}, {readable_size(available)} free"
-        raise DataError(refusal(argument, "small enough for memory", received, cure))
+        raise DataError(argument, "small enough for memory", received, cure)
 
 
 def available_memory() -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.unfinished import OwnedFolder
 from lightning_tgnn.files.whole import not_writable, writing_to
 
@@ -22,7 +22,7 @@ def check_new(folder: Path) -> None:
     except OSError as error:
         raise not_writable(folder, error) from error
     if taken:
-        raise InvalidArgumentError(refusal("folder", "new or empty", str(folder), "choose another or remove it"))
+        raise InvalidArgumentError("folder", "new or empty", str(folder), "choose another or remove it")
 
 
 @contextmanager
@@ -58,4 +58,4 @@ def _rename(partial: Path, folder: Path, keep_other: bool) -> None:
         if not keep_other:
             cure = "choose another or remove it"
             received = f"{folder}, which another process has just made"
-            raise InvalidArgumentError(refusal("folder", "new or empty", received, cure)) from None
+            raise InvalidArgumentError("folder", "new or empty", received, cure) from None

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 _VERSIONS = {(1, 0), (2, 0), (3, 0)}
 _VALUES_PER_PIECE = 1 << 22
@@ -79,7 +79,7 @@ def refuse_link(path: Path) -> Path:
     """
     if path.is_symlink():
         cure = "copy what it leads to in its place, as cp -L does"
-        raise DataError(refusal(str(path), "a file of its own", "a symbolic link", cure))
+        raise DataError(str(path), "a file of its own", "a symbolic link", cure)
     return path
 
 
@@ -102,7 +102,7 @@ def map_npy(path: Path, mode: Literal["r", "c"] = "r", cure: str = "save it agai
         order: Literal["C", "F"] = "F" if header.fortran_order else "C"
         return np.memmap(path, header.dtype, mode, header.length, header.shape, order)
     except (OSError, ValueError) as error:
-        raise DataError(refusal(str(path), "a complete .npy file", str(error), cure)) from error
+        raise DataError(str(path), "a complete .npy file", str(error), cure) from error
 
 
 def mapped_tensor(array: np.ndarray) -> Tensor:

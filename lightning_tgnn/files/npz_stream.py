@@ -12,7 +12,7 @@ from typing import IO
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.files.memory import check_fits
 from lightning_tgnn.files.npy_file import read_header
 
@@ -84,11 +84,11 @@ def npz_stream(path: Path, name: str) -> Iterator[NpzStream]:
         DataError: The archive is damaged, or has no array of numbers under ``name``; also while the array is read.
     """
     if not path.is_file():
-        raise DataError(refusal(str(path), "an archive", "no such file", "take the folder as OGB ships it"))
+        raise DataError(str(path), "an archive", "no such file", "take the folder as OGB ships it")
     with _open(path) as archive:
         if f"{name}.npy" not in archive.namelist():
             received = ", ".join(member.removesuffix(".npy") for member in archive.namelist())
-            raise DataError(refusal(str(path), f"an archive with {name}", received, "take the folder as OGB ships it"))
+            raise DataError(str(path), f"an archive with {name}", received, "take the folder as OGB ships it")
         with _member(archive, f"{name}.npy") as stream:
             if stream.dtype.kind not in "iuf":
                 raise _DamagedError(f"{name}.npy holds {stream.dtype}, no numbers")
@@ -123,8 +123,7 @@ def _open(path: Path) -> Iterator[zipfile.ZipFile]:
                     raise ValueError("an archive with a name twice")
             yield archive
     except _DamagedError as error:
-        cure = "download or save it again"
-        raise DataError(refusal(str(path), "a complete archive of numbers", str(error), cure)) from error
+        raise DataError(str(path), "a complete archive of numbers", str(error), "download or save it again") from error
 
 
 @contextmanager

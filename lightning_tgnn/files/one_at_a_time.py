@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         cure = "choose another place, or change its permissions"
-        raise InvalidArgumentError(refusal(str(path), "where files can be written", str(error), cure)) from error
+        raise InvalidArgumentError(str(path), "where files can be written", str(error), cure) from error
     try:
         yield
     finally:

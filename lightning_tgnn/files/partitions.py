@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
 
@@ -57,7 +57,7 @@ def check_partition_type(partition: object) -> None:
     """
     if not isinstance(partition, str | Path | Tensor):
         cure = "give a list as torch.tensor(list)"
-        raise InvalidArgumentError(refusal("partition", "a name, a path or a tensor", partition, cure))
+        raise InvalidArgumentError("partition", "a name, a path or a tensor", partition, cure)
 
 
 def check_is_file(partition: Path, methods: Sequence[str]) -> None:
@@ -68,8 +68,7 @@ def check_is_file(partition: Path, methods: Sequence[str]) -> None:
     """
     if not partition.is_file():
         requirement = f"one of {', '.join(methods)}, or a file"
-        cure = did_you_mean(partition, methods) or _CURE
-        raise InvalidArgumentError(refusal("partition", requirement, str(partition), cure))
+        raise InvalidArgumentError("partition", requirement, str(partition), did_you_mean(partition, methods) or _CURE)
 
 
 def given_partition(
@@ -90,7 +89,7 @@ def given_partition(
     """
 
     def refused(requirement: str, received: object) -> InvalidArgumentError:
-        return InvalidArgumentError(refusal("partition", requirement, received, _CURE))
+        return InvalidArgumentError("partition", requirement, received, _CURE)
 
     owner = partition
     if not isinstance(owner, Tensor):

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.checkpoints import NO_PARTS, WholeCheckpointIO
 
@@ -251,7 +251,7 @@ def _check_kind(class_path: str) -> None:
     if not issubclass(class_at(class_path), (TensorBoardLogger, CSVLogger)):
         cure = "give the path of a checkpoint"
         requirement = "a path with a logger other than TensorBoardLogger and CSVLogger"
-        raise InvalidArgumentError(refusal("ckpt_path", requirement, f"'last' or 'best' with {class_path}", cure))
+        raise InvalidArgumentError("ckpt_path", requirement, f"'last' or 'best' with {class_path}", cure)
 
 
 def _settings_of(path: Path) -> dict[str, Any]:
@@ -264,4 +264,4 @@ def _settings_of(path: Path) -> dict[str, Any]:
 
 
 def _nowhere(word: str, where: str) -> NoCheckpointError:
-    return NoCheckpointError(refusal("ckpt_path", "the path of a checkpoint", word, f"{where}; {_CURE}"))
+    return NoCheckpointError("ckpt_path", "the path of a checkpoint", word, f"{where}; {_CURE}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.tensors import load_tensors
 from lightning_tgnn.files.whole import write_tensors
 
@@ -69,13 +69,13 @@ def load_static_memory(path: Path) -> StaticRows:
             raise ValueError("a file of something else")
         held = StaticRows(**{field.name: saved.pop(field.name) for field in fields(StaticRows)})
     except FileNotFoundError:
-        raise InvalidArgumentError(refusal("path", "a file of static node memory", str(path), CURE)) from None
+        raise InvalidArgumentError("path", "a file of static node memory", str(path), CURE) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         received = f"{path}: {str(error).partition(chr(10))[0]}"
-        raise InvalidArgumentError(refusal("path", "a file of static node memory", received, CURE)) from error
+        raise InvalidArgumentError("path", "a file of static node memory", received, CURE) from error
     fault = _fault(held)
     if fault is not None:
-        raise InvalidArgumentError(refusal("path", "a file of static node memory", f"{path} with {fault}", CURE))
+        raise InvalidArgumentError("path", "a file of static node memory", f"{path} with {fault}", CURE)
     return held
 
 

@@ -15,7 +15,7 @@ from types import FrameType
 
 import torch
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, LightningTGNNError
 from lightning_tgnn.files.tensors import reason_of
 from lightning_tgnn.files.unfinished import owned_file, remove_unfinished
 
@@ -43,7 +43,7 @@ def new_file(path: Path) -> Iterator[Path]:
     path = path.resolve()  # a link stays one, and its file is replaced
     if path.exists() and not path.is_file():
         cure = "choose another place"
-        raise InvalidArgumentError(refusal(str(path), "a new file, or one to replace", "something else there", cure))
+        raise InvalidArgumentError(str(path), "a new file, or one to replace", "something else there", cure)
     with writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished(path.parent)
@@ -90,14 +90,13 @@ def check_place(argument: str, path: Path) -> None:
     """
     try:
         if path.is_dir():
-            cure = "name a file in it"
-            raise InvalidArgumentError(refusal(argument, "the path of a file", f"{path}, a folder", cure))
+            raise InvalidArgumentError(argument, "the path of a file", f"{path}, a folder", "name a file in it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
         cure = "choose another place, or make room"
-        raise InvalidArgumentError(refusal(argument, "where files can be written", str(error), cure)) from error
+        raise InvalidArgumentError(argument, "where files can be written", str(error), cure) from error
 
 
 def check_ending(argument: str, path: str | Path, *endings: str) -> None:
@@ -108,7 +107,7 @@ def check_ending(argument: str, path: str | Path, *endings: str) -> None:
     """
     if Path(path).suffix.lower() not in endings:
         cure = "put a name before it" if Path(path).name.lower() in endings else f"add {endings[0]} to it"
-        raise InvalidArgumentError(refusal(argument, f"a name that ends in {endings[0]}", str(path), cure))
+        raise InvalidArgumentError(argument, f"a name that ends in {endings[0]}", str(path), cure)
 
 
 def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
@@ -132,7 +131,7 @@ def check_apart(written: Mapping[str, Path | None], read: Mapping[str, Path | No
             elif path.resolve().is_relative_to(other.resolve()):
                 cure = "choose a place outside of that folder"
             if cure is not None:
-                raise InvalidArgumentError(refusal(argument, f"apart from {name} ({other})", str(path), cure))
+                raise InvalidArgumentError(argument, f"apart from {name} ({other})", str(path), cure)
         others[argument] = path
 
 
@@ -184,7 +183,7 @@ def reading_tensors(path: object, what: str) -> Iterator[None]:
             )
         elif reason.startswith("Weights only load failed"):  # torch continues with advice on files that are trusted
             reason = "something else"
-        raise CheckpointError(refusal(str(path), what, reason, cure)) from error
+        raise CheckpointError(str(path), what, reason, cure) from error
 
 
 SAVED = "the checkpoint", "as a task of this package has saved it"
@@ -204,7 +203,7 @@ def content_of(path: object, what: str) -> Iterator[None]:
         raise
     except (AttributeError, LookupError, ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise CheckpointError(refusal(str(path), what, reason, "give a file that was written whole")) from error
+        raise CheckpointError(str(path), what, reason, "give a file that was written whole") from error
 
 
 @contextmanager
@@ -241,11 +240,11 @@ def refusal_to_write(path: Path, error: OSError, *, removed: bool = True) -> Inv
     # NumPy says of a write that has broken off how much was written, but not why.
     if error.errno in _NO_ROOM or (error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))):
         cure = f"free space or choose another place{'; what was written of it is removed' if removed else ''}"
-        return InvalidArgumentError(refusal(str(path), "where it fits", str(error), cure))
+        return InvalidArgumentError(str(path), "where it fits", str(error), cure)
     return not_writable(path, error) if error.errno in _NOT_WRITABLE else None
 
 
 def not_writable(path: Path, error: OSError) -> InvalidArgumentError:
     """Return the error for a place that may not be written."""
     cure = "choose another place, or change its permissions"
-    return InvalidArgumentError(refusal(str(path), "where files can be written", str(error), cure))
+    return InvalidArgumentError(str(path), "where files can be written", str(error), cure)

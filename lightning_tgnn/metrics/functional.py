@@ -6,7 +6,7 @@ import torch
 import torchmetrics.functional.classification as exact
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 
 
 def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def _higher_and_tied(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tenso
     if positive.ndim != 1 or negatives.ndim != 2 or len(positive) != len(negatives) or negatives.shape[1] == 0:
         received = f"{list(positive.shape)} and {list(negatives.shape)}"
         cure = "give a row of at least one negative per event"
-        raise InvalidArgumentError(refusal("positive and negatives", "of shape [B] and [B, Q]", received, cure))
+        raise InvalidArgumentError("positive and negatives", "of shape [B] and [B, Q]", received, cure)
     return (negatives > positive[:, None]).sum(dim=1), (negatives == positive[:, None]).sum(dim=1)
 
 
@@ -145,17 +145,17 @@ def check_scores(argument: str, scores: Tensor) -> None:
         InvalidArgumentError: The scores are not floating point, or one is NaN.
     """
     if not scores.is_floating_point():
-        raise InvalidArgumentError(refusal(argument, "floating point", scores.dtype, "give scores, not decisions"))
+        raise InvalidArgumentError(argument, "floating point", scores.dtype, "give scores, not decisions")
     if scores.isnan().any():
         received = f"{int(scores.isnan().sum())} NaN of {scores.numel()}"
         cure = "look for the first NaN loss, and lower the learning rate or clip gradients"
-        raise InvalidArgumentError(refusal(argument, "free of NaN", received, cure))
+        raise InvalidArgumentError(argument, "free of NaN", received, cure)
 
 
 def _check_target(scores: Tensor, target: Tensor) -> None:
     if scores.ndim != 1 or target.shape != scores.shape:
         received = f"{list(scores.shape)} and {list(target.shape)}"
-        raise InvalidArgumentError(refusal("scores and target", "both of shape [E]", received, "flatten both"))
+        raise InvalidArgumentError("scores and target", "both of shape [E]", received, "flatten both")
     if target.is_floating_point() or not ((target == 0) | (target == 1)).all():
         received = f"{target.dtype} with {target.unique()[:5].tolist()}"
-        raise InvalidArgumentError(refusal("target", "integers 0 and 1", received, "give classes, not scores"))
+        raise InvalidArgumentError("target", "integers 0 and 1", received, "give classes, not scores")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torchmetrics import MaxMetric, Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
@@ -126,7 +126,7 @@ class _OverAllScores(Metric):
         if positive.ndim != 1 or negatives.shape not in (positive.shape, (len(positive), 1)):
             received = f"{list(positive.shape)} and {list(negatives.shape)}"
             cure = "give one negative per event, for example negatives[:, :1]"
-            raise InvalidArgumentError(refusal("positive and negatives", "[B] and [B] or [B, 1]", received, cure))
+            raise InvalidArgumentError("positive and negatives", "[B] and [B] or [B, 1]", received, cure)
         for name, scores in (("positive", positive), ("negatives", negatives)):
             check_scores(name, scores)
             # One dtype, as in the empty state of a rank without events: a gather hangs or fails on unequal ones.

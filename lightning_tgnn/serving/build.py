@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int
 from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.data.sources.open_events import EventSource
@@ -109,13 +109,12 @@ def from_checkpoint(
         if other is not None:
             cure = f"{cure}; `lightning-tgnn test --ckpt_path` measures this one"
         received = "one without node state" if other is None else f"one of a task on {_TOLD[other]}"
-        raise CheckpointError(refusal(str(path), "a checkpoint of a task on event streams", received, cure))
+        raise CheckpointError(str(path), "a checkpoint of a task on event streams", received, cure)
     if not isinstance(data, TemporalDataModule):
         with content_of(path, what):
             data = data_of_recipe(saved.get("data"), file=path, source=data, root=root, trust=trust)
     elif root is not None:
-        cure = "give it to the DataModule"
-        raise InvalidArgumentError(refusal("root", "left out beside a DataModule", str(root), cure))
+        raise InvalidArgumentError("root", "left out beside a DataModule", str(root), "give it to the DataModule")
     with content_of(path, what):  # before the stream is read: it may be long
         kind = _kind(task, saved.get("task", "LinkPrediction"), path, trust)
         module = task_again(kind, checkpoint.get("hyper_parameters", {}), given=given, file=path, trust=trust)
@@ -227,7 +226,7 @@ def from_saved(
 def _check_neighbors(data: TemporalDataModule) -> None:
     if data.neighbor_sampler != "most_recent":
         cure = "train with neighbor_sampler='most_recent': others need the whole past of every node"
-        raise InvalidArgumentError(refusal("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure))
+        raise InvalidArgumentError("neighbor_sampler", "'most_recent'", data.neighbor_sampler, cure)
 
 
 def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust: bool) -> type[MemoryTask]:
@@ -235,9 +234,7 @@ def _kind(given: type[MemoryTask] | None, name: object, path: str | Path, trust:
     kind = given or saved_class(name, TASKS_OF_EVENTS, argument="task", file=path, trust=trust)
     if not (isinstance(kind, type) and issubclass(kind, MemoryTask)):
         received = getattr(kind, "__name__", type(kind).__name__)
-        raise CheckpointError(
-            refusal("task", "a class of tasks on event streams", received, "give LinkPrediction, say")
-        )
+        raise CheckpointError("task", "a class of tasks on event streams", received, "give LinkPrediction, say")
     return kind
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import Self
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.data.sources.open_events import EventSource
@@ -274,10 +274,10 @@ class StreamFollower:
         cure = "give what the stream of training has for every event"
         if values is None:
             named = f" ({', '.join(self.edge_feature_names)})" if self.edge_feature_names else ""
-            raise DataError(refusal("edge_features", f"{width} number(s) per event{named}", None, cure))
+            raise DataError("edge_features", f"{width} number(s) per event{named}", None, cure)
         column = float_column("edge_features", by_name(values, self.edge_feature_names), np.float32, ndim=2)
         if column.shape != (count, width):
-            raise DataError(refusal("edge_features", f"of shape {[count, width]}", list(column.shape), cure))
+            raise DataError("edge_features", f"of shape {[count, width]}", list(column.shape), cure)
         done = self._state.info.edge_standardization
         return torch.from_numpy(column) if done is None else done(torch.from_numpy(column))
 
@@ -289,8 +289,7 @@ def check_length(name: str, length: int, expected: int) -> None:
         InvalidArgumentError: ``length`` differs from ``expected``.
     """
     if length != expected:
-        cure = "give one value per row"
-        raise InvalidArgumentError(refusal(name, f"as long as src, {expected}", length, cure))
+        raise InvalidArgumentError(name, f"as long as src, {expected}", length, "give one value per row")
 
 
 def _usable_device(device: torch.device | str) -> torch.device:
@@ -304,5 +303,5 @@ def _usable_device(device: torch.device | str) -> torch.device:
         torch.zeros(1, device=chosen).item()
     except Exception as error:  # torch raises one of another kind for each device that it has not been built for
         cure = "give 'cpu', or 'cuda' where torch.cuda.is_available() is True"
-        raise InvalidArgumentError(refusal("device", "one that torch finds here", str(device), cure)) from error
+        raise InvalidArgumentError("device", "one that torch finds here", str(device), cure) from error
     return chosen

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, RowError, check_choice
 from lightning_tgnn.data import EventStore
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.readers.frame_columns import Times, time_column
@@ -86,7 +86,7 @@ class NodeNumbers:
             check_choice("side", side, SIDES)
         elif self.first_destination is not None:
             cure = "the same id is one node as a source and another as a destination"
-            raise InvalidArgumentError(refusal("side", "'source' or 'destination'", None, cure))
+            raise InvalidArgumentError("side", "'source' or 'destination'", None, cure)
         column = self._column(argument, ids)
         numbers, is_known = self._tables[side if self.first_destination is not None else "source"].find(column)
         return column, numbers, is_known
@@ -103,7 +103,7 @@ class NodeNumbers:
         kinds, name = ("iu", "integers") if self.are_integers else ("U", "strings")
         if column.ndim != 1 or (column.size and column.dtype.kind not in kinds):
             received = f"{column.dtype} of shape {list(column.shape)}"
-            raise InvalidArgumentError(refusal(argument, f"{name} of shape [R], as in the stream", received, "convert"))
+            raise InvalidArgumentError(argument, f"{name} of shape [R], as in the stream", received, "convert")
         return column if column.size else column.astype(self.ids.dtype)
 
 
@@ -115,8 +115,7 @@ class _Table:
         self._ids, self._numbers = ids[order], order + start
         repeated = self._ids[1:][self._ids[1:] == self._ids[:-1]]
         if len(repeated):
-            cure = "give each node an id of its own"
-            raise DataError(refusal("node_ids", "distinct", repeated[0].item(), cure))
+            raise DataError("node_ids", "distinct", repeated[0].item(), "give each node an id of its own")
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers, and where an id has a number."""
@@ -157,7 +156,7 @@ class StreamClock:
             DataError: A time is not finite, or before the latest event.
         """
         if time is None and math.isinf(self.latest):
-            raise InvalidArgumentError(refusal("time", "given before the first event", None, "give a time"))
+            raise InvalidArgumentError("time", "given before the first event", None, "give a time")
         times = np.full(count, self.latest) if time is None else self._times(time, count)
         self._refuse_earlier(times, np.full(count, self.latest), "the state has moved on: ask about later times")
         return torch.from_numpy(times - self.origin)
@@ -167,7 +166,7 @@ class StreamClock:
         if len(times) == 1:
             times = times.repeat(count)
         if len(times) != count:
-            raise InvalidArgumentError(refusal("time", f"one, or {count}", len(times), "give one value per row"))
+            raise InvalidArgumentError("time", f"one, or {count}", len(times), "give one value per row")
         return times
 
     def _refuse_earlier(self, times: np.ndarray, least: np.ndarray, cure: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.serving.follower import StreamFollower, check_length
@@ -149,7 +149,7 @@ class Predictor(StreamFollower):
             times = self._state.clock.query_times(time, len(sources))
             choice = self._state.is_destination.nonzero().squeeze(1) if given is None else given
             if len(choice) < k:
-                raise InvalidArgumentError(refusal("k", f"at most the {len(choice)} candidates", k, "ask for fewer"))
+                raise InvalidArgumentError("k", f"at most the {len(choice)} candidates", k, "ask for fewer")
             places, logits = ranking.best(sources, times, choice, k, self._excluded(sources, choice, exclude_seen))
         is_none = logits.isneginf()
         found = np.ma.MaskedArray(self._numbers.ids[choice[places].numpy()], is_none.numpy())
@@ -175,7 +175,7 @@ class Predictor(StreamFollower):
         task = self._live.task
         if not isinstance(task, EventClassification):
             cure = "ask for scores or embeddings, or train an EdgeClassification"
-            raise InvalidArgumentError(refusal("task", "one of labels of events", type(task).__name__, cure))
+            raise InvalidArgumentError("task", "one of labels of events", type(task).__name__, cure)
         sources = self._numbers.find("src", src, "source")
         destinations = self._numbers.find("dst", dst, "destination")
         check_length("dst", len(destinations), len(sources))
@@ -213,7 +213,7 @@ class Predictor(StreamFollower):
         if exclude_seen:
             if self._state.seen is None:
                 cure = "make the predictor from its checkpoint, and save it again"
-                raise InvalidArgumentError(refusal("exclude_seen", "False for such a file", True, cure))
+                raise InvalidArgumentError("exclude_seen", "False for such a file", True, cure)
             seen_rows, seen = self._state.seen.for_sources(sources)
             rows, nodes = torch.cat([rows, seen_rows]), torch.cat([nodes, seen])
         return Excluded.for_nodes(rows, nodes, candidates, len(sources), self._state.info.num_nodes)
@@ -226,7 +226,7 @@ class Predictor(StreamFollower):
         predictor = dict(self._live.task.named_children()).get("predictor")
         if not isinstance(predictor, LinkPredictor):
             cure = "ask for embeddings, for labels by classify, or train a LinkPrediction"
-            raise InvalidArgumentError(refusal("task", "a LinkPrediction", type(self._live.task).__name__, cure))
+            raise InvalidArgumentError("task", "a LinkPrediction", type(self._live.task).__name__, cure)
         return predictor
 
 

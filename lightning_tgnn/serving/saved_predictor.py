@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from torch import Tensor, nn
 
 from lightning_tgnn.algorithms.streams.past import PASTS
-from lightning_tgnn.checks import CheckpointError, plain, refusal
+from lightning_tgnn.checks import CheckpointError, plain
 from lightning_tgnn.files.checkpoint_folder import is_sharded, local_path
 from lightning_tgnn.files.tensors import says_format
 from lightning_tgnn.files.whole import write_tensors
@@ -70,7 +70,7 @@ def _check_format(held: dict[str, Any], path: str | Path) -> None:
     if not (_says(held.get("format"), FORMAT) and _says(held.get("version"), VERSION)):
         received = f"{held.get('format')}, version {held.get('version')}"
         cure = "give what Predictor.save wrote, or a checkpoint to Predictor.from_checkpoint"
-        raise CheckpointError(refusal(str(path), f"{FORMAT}, version {VERSION}", received, cure))
+        raise CheckpointError(str(path), f"{FORMAT}, version {VERSION}", received, cure)
 
 
 def _says(given: object, expected: str | int) -> bool:
@@ -93,7 +93,7 @@ def check_numbers(module: nn.Module, state: Mapping[str, Any], path: str | Path)
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     if broken:
         cure = "take an earlier checkpoint, or train again with a smaller learning rate"
-        raise CheckpointError(refusal(str(path), "a model of finite numbers", f"NaN or infinity in {broken[0]}", cure))
+        raise CheckpointError(str(path), "a model of finite numbers", f"NaN or infinity in {broken[0]}", cure)
 
 
 def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 
 class SharedLock:
@@ -62,7 +62,7 @@ class SharedLock:
         own = threading.get_ident()
         if own in self._readers:
             cure = "take in events before the block, or after it"
-            raise InvalidArgumentError(refusal("the stream", "left as it is inside `paused`", "a change", cure))
+            raise InvalidArgumentError("the stream", "left as it is inside `paused`", "a change", cure)
         try:
             with self._changed:
                 self._waiting.add(own)

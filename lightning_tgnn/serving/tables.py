@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import narwhals as nw
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, RowError, check_choice, refusal
+from lightning_tgnn.checks import DataError, RowError, check_choice
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
 from lightning_tgnn.data.readers.frame import without_row_numbers
 from lightning_tgnn.data.readers.frame_columns import Column
@@ -52,7 +52,7 @@ def check_table(argument: str, path: str | Path) -> str:
     """
     suffix = check_suffix(argument, path)
     if not Path(path).is_file():
-        raise DataError(refusal(argument, "a file", str(path), "check the name"))
+        raise DataError(argument, "a file", str(path), "check the name")
     return suffix
 
 
@@ -92,9 +92,7 @@ def read_pieces(
         if isinstance(error, DataError):
             raise
         reason = str(error).partition("\n")[0]
-        raise DataError(
-            refusal(argument, f"a {suffix[1:]} table", f"{path}: {reason}", "check how it was made")
-        ) from None
+        raise DataError(argument, f"a {suffix[1:]} table", f"{path}: {reason}", "check how it was made") from None
 
 
 def _called(header: Sequence[str], other_names: Mapping[str, str]) -> dict[str, str]:
@@ -220,7 +218,7 @@ def _check_piece(argument: str, path: str | Path, piece: pd.DataFrame, ids: tupl
     missing = [name for name in ids if name not in piece.columns]
     if missing:
         cure = f"its first line names the columns, and the columns of nodes {' and '.join(ids)}"
-        raise DataError(refusal(argument, f"a table with {', '.join(missing)}", f"{path} with {list(piece)}", cure))
+        raise DataError(argument, f"a table with {', '.join(missing)}", f"{path} with {list(piece)}", cure)
     for name in [name for name in (*ids, "time") if name in piece.columns]:
         gaps = piece[name].isna()
         if gaps.any():
@@ -243,9 +241,9 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
     except nw.exceptions.DuplicateError as error:
         if names is None:
             return values
-        raise DataError(refusal("edge_features", "a table with distinct names", str(error), "rename one")) from None
+        raise DataError("edge_features", "a table with distinct names", str(error), "rename one") from None
     if isinstance(table, nw.LazyFrame):
-        raise DataError(refusal("edge_features", "a table that has been read", "a LazyFrame", "call its collect()"))
+        raise DataError("edge_features", "a table that has been read", "a LazyFrame", "call its collect()")
     if names is None or not isinstance(table, nw.DataFrame):
         return values
     table = _with_categories(table, names)
@@ -256,7 +254,7 @@ def by_name(values: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
         wanted = [name for name in names if name.partition("=")[0] not in categories] + [*categories]
         lacks = [name for name in wanted if name not in table.columns]
         received = f"none of the name(s) {', '.join(lacks)} in {list(map(str, table.columns))}"
-        raise DataError(refusal("edge_features", f"a table with {', '.join(wanted)}", received, cure))
+        raise DataError("edge_features", f"a table with {', '.join(wanted)}", received, cure)
     return table.select(names).to_native()
 
 

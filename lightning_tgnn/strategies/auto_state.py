@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.partitions.simple import interval_partition
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
 from lightning_tgnn.algorithms.traffic.state_traffic import state_traffic
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts import InOrder, Pipelined, Replicated, Sharded, StaleGradients
@@ -93,7 +93,7 @@ class AutoStateStrategy(PlanRunner):
         if self.choice is None:
             if trainer is None:
                 requirement = "one whose plan does not depend on what is trained"
-                raise InvalidArgumentError(refusal("strategy", requirement, "auto-state", "take sven and depcache"))
+                raise InvalidArgumentError("strategy", requirement, "auto-state", "take sven and depcache")
             self.choice = self._choose(task, trainer)
             taken = "depcache" if self.choice.replicated else "sven"
             rank_zero_info(f"auto-state: node state as in {taken}: {self.choice.reason}")

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import LOAD, SEARCH, SnapshotGroups
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool
 from lightning_tgnn.strategies.parts import GroupPipeline, MeanGradients, SnapshotMemory
 from lightning_tgnn.strategies.runner import SnapshotRunner
 from lightning_tgnn.types import Plan
@@ -69,13 +69,12 @@ class BLADStrategy(SnapshotRunner):
         if is_other or processes_per_device not in (1, 2, AUTO):
             requirement = "1, 2 or 'auto'"
             cure = "2 is a pipeline; SnapshotPartitionStrategy hands groups through any number of ranks"
-            raise InvalidArgumentError(refusal("processes_per_device", requirement, processes_per_device, cure))
+            raise InvalidArgumentError("processes_per_device", requirement, processes_per_device, cure)
         self._given, self._balance, self._reorder = processes_per_device, balance, reorder
         self._open_groups, self._split, self._streams = open_groups, split, streams
         if streams != 1 and processes_per_device == 2:
             cure = "set processes_per_device=1, or set streams=1"
-            requirement = "1 with processes_per_device=2"
-            raise InvalidArgumentError(refusal("streams", requirement, streams, cure))
+            raise InvalidArgumentError("streams", "1 with processes_per_device=2", streams, cure)
         self._take_parts(processes_per_device if isinstance(processes_per_device, int) else 1)
         super().__init__(**options)
         self._order = GroupPipeline(open_groups, streams)

@@ -20,7 +20,7 @@ from lightning_tgnn.algorithms.schedules.parallelism import Parallelism, paralle
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, busy_nodes, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_bool, check_fraction, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_bool, check_fraction
 from lightning_tgnn.files.memory import readable_size
 from lightning_tgnn.state import state_bytes
 from lightning_tgnn.strategies.parts import MeanGradients, Pipelined, ReadOnce, Served, Sharded
@@ -97,10 +97,10 @@ class ChosenParallelism:
         if not isinstance(data, StreamData):
             requirement = "a number, where the Trainer has no DataModule that knows the stream and the batch size"
             cure = "give the ranks that share a batch, or take TemporalDataModule"
-            raise InvalidArgumentError(refusal("minibatch", requirement, "auto", cure))
+            raise InvalidArgumentError("minibatch", requirement, "auto", cure)
         if not has_stages(model):
             cure = "subclass lightning_tgnn.tasks.MemoryTask, or give the ranks that share a batch"
-            raise InvalidArgumentError(refusal("model", "a task with node state", type(task).__name__, cure))
+            raise InvalidArgumentError("model", "a task with node state", type(task).__name__, cure)
         train = data.split.train
         ends = ends_by_node(data.store.src[train].numpy(), data.store.dst[train].numpy())
         largest, lost = event_distances(*ends).largest_batch(self._max_loss, len(train)), f"{self._max_loss:.0%}"
@@ -133,7 +133,7 @@ class ChosenParallelism:
         if isinf(copies) and self._given["memory"] is None:
             cure = "give memory, the copies of node memory, beside it, or the ranks that share a batch"
             requirement = "a number where the system does not tell how much memory is free"
-            raise InvalidArgumentError(refusal("minibatch", requirement, "auto", cure))
+            raise InvalidArgumentError("minibatch", requirement, "auto", cure)
         return int(min(copies, ranks))
 
     def _saved(self, saved: Mapping[str, Any], ranks: int) -> Parallelism | None:
@@ -146,7 +146,7 @@ class ChosenParallelism:
             or not all(type(number) is int and number > 0 for number in held)
         ):
             cure = "give a file that was written whole"
-            raise CheckpointError(refusal(_KEY, "three integers of at least 1", str(held)[:60], cure))
+            raise CheckpointError(_KEY, "three integers of at least 1", str(held)[:60], cure)
         found = Parallelism(*held)
         kept = all(value in (None, getattr(found, name)) for name, value in self._given.items())
         if not kept or found.minibatch * found.epoch * found.memory != ranks:
@@ -226,7 +226,7 @@ class DistTGLStrategy(PlanRunner):
         if isinstance(minibatch, str):
             if minibatch != AUTO:
                 requirement = "an integer of at least 1 or 'auto'"
-                raise InvalidArgumentError(refusal("minibatch", requirement, minibatch, "give one of them"))
+                raise InvalidArgumentError("minibatch", requirement, minibatch, "give one of them")
             across = isinstance(self._rows, Sharded)
             self._chosen = ChosenParallelism(epoch, memory, max_loss, max_busy_loss=max_busy_loss, across=across)
             self._schedule: EpochsAndCopies | None = None
@@ -254,8 +254,7 @@ class DistTGLStrategy(PlanRunner):
             self._schedule.check_ranks(ranks)
             if self.groups % hosts and isinstance(self._rows, Served):
                 requirement = f"a multiple of the {hosts} machines: a copy of node memory lies on one"
-                cure = "take as many, or store='sharded'"
-                raise InvalidArgumentError(refusal("memory", requirement, self.groups, cure))
+                raise InvalidArgumentError("memory", requirement, self.groups, "take as many, or store='sharded'")
         elif self._chosen is not None:
             self._chosen.check(hosts, ranks // hosts)
         super().check_ranks(ranks, hosts)
@@ -266,7 +265,7 @@ class DistTGLStrategy(PlanRunner):
             assert self._chosen is not None
             if task is None or trainer is None:
                 cure = "give the number of ranks that share a batch"
-                raise InvalidArgumentError(refusal("minibatch", "a number where nothing is trained", AUTO, cure))
+                raise InvalidArgumentError("minibatch", "a number where nothing is trained", AUTO, cure)
             self._play(*self._chosen.of(self, task, trainer, self._saved))
         assert self._schedule is not None
         return Plan(self.layout, self._schedule, self._rows, self._order, self._mean)
@@ -292,7 +291,7 @@ class DistTGLStrategy(PlanRunner):
             requirement = f"a multiple of {times} with scale_epochs=True: an epoch trains every event {times} times"
             near = max(-(-(given or 0) // times), 1) * times
             cure = f"give for example {near}, or leave scale_epochs out"
-            raise InvalidArgumentError(refusal("Trainer(max_epochs=...)", requirement, given, cure))
+            raise InvalidArgumentError("Trainer(max_epochs=...)", requirement, given, cure)
         trainer.fit_loop.max_epochs = self._scaled_to = given // times
         rank_zero_info(f"scale_epochs=True: {given // times} epochs, each of which trains every event {times} times")
 
@@ -312,8 +311,8 @@ def _rows(store: str, partition: str | Path | Tensor | None) -> StorePart:
     if store == CUT:
         return Sharded("reflexbicut" if partition is None else partition)
     if store != SERVED:
-        raise InvalidArgumentError(refusal("store", f"'{SERVED}' or '{CUT}'", store, "take one of these"))
+        raise InvalidArgumentError("store", f"'{SERVED}' or '{CUT}'", store, "take one of these")
     if partition is not None:
         cure = "leave it out, or take store='sharded'"
-        raise InvalidArgumentError(refusal("partition", "left out where a process serves all rows", partition, cure))
+        raise InvalidArgumentError("partition", "left out where a process serves all rows", partition, cure)
     return Served()

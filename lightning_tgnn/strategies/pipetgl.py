@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules import RoundRobin
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool
 from lightning_tgnn.strategies.parts import HostMemory, InOrder, RingUpdates, TargetsFirst
 from lightning_tgnn.strategies.parts.stores import check_one_machine
 from lightning_tgnn.strategies.runner import PlanRunner
@@ -59,7 +59,7 @@ class PipeTGLStrategy(PlanRunner):
             cure = (
                 "leave it out, or set targets_first=True: a batch that writes at its end has nothing to hand over early"
             )
-            raise InvalidArgumentError(refusal("pass_on", "left out with targets_first=False", pass_on, cure))
+            raise InvalidArgumentError("pass_on", "left out with targets_first=False", pass_on, cure)
         self._order = TargetsFirst() if targets_first else InOrder()
         self._rows = HostMemory(pass_on)
         self._ring = RingUpdates(sends, staleness)

@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.adaptive_micro_batch import TunedRunner
 from lightning_tgnn.strategies.parts import MeanGradients
 from lightning_tgnn.types import OrderPart, Plan, RankLayout, Schedule, StorePart, UpdatesPart
@@ -73,7 +73,7 @@ class PlannedStrategy(TunedRunner):
             return layout
         if len(self._hosts) != layout.ranks:
             cure = "give a host for each rank, or leave it out"
-            raise InvalidArgumentError(refusal("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure))
+            raise InvalidArgumentError("hosts", f"as many as the {layout.ranks} ranks", self._hosts, cure)
         return replace(layout, hosts=self._hosts)
 
     @override
@@ -96,6 +96,6 @@ def _numbered(hosts: Sequence[int]) -> tuple[int, ...]:
     given = hosts if isinstance(hosts, list | tuple) else None
     if not given or not all(isinstance(host, int) and not isinstance(host, bool) and host >= 0 for host in given):
         cure = "give for example (0, 0, 1), or leave it out"
-        raise InvalidArgumentError(refusal("hosts", "an integer from 0 on for each rank", hosts, cure))
+        raise InvalidArgumentError("hosts", "an integer from 0 on for each rank", hosts, cure)
     numbers = {host: number for number, host in enumerate(sorted(set(given)))}
     return tuple(numbers[host] for host in given)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.snapshot_groups import SnapshotGroups
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Messages, ProcessGroups, Traffic
 from lightning_tgnn.strategies.parts.orders import give_order
 from lightning_tgnn.strategies.parts.pipelined_order import PipelinedOrder
@@ -93,7 +93,7 @@ class PlanRunner(SupervisedStrategy):
             InvalidArgumentError: The ranks do not fit the plan, or it depends on what is trained.
         """
         if ranks < 1 or hosts < 1 or ranks % hosts:
-            raise InvalidArgumentError(refusal("ranks", f"as many on each of {hosts} hosts", ranks, "give a multiple"))
+            raise InvalidArgumentError("ranks", f"as many on each of {hosts} hosts", ranks, "give a multiple")
         self.check_ranks(ranks, hosts)
         families = families_of(ranks, self.groups)
         self._layout = RankLayout.of(ranks, per_host=ranks // hosts, families=families)
@@ -254,7 +254,7 @@ class PlanRunner(SupervisedStrategy):
             if not isinstance(loader, ScheduledLoader):
                 cure = "leave it out, or take the loaders of TemporalDataModule"
                 requirement = f"left out: a {type(loader).__name__} makes no batches ahead"
-                raise InvalidArgumentError(refusal("prefetch_batches", requirement, self.prefetch_batches, cure))
+                raise InvalidArgumentError("prefetch_batches", requirement, self.prefetch_batches, cure)
             loader.prefetch_batches = self.prefetch_batches
         return loader
 

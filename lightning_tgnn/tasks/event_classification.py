@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchmetrics import Metric, MetricCollection
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.metrics import (
     F1ByClass,
     LabelAUROC,
@@ -63,7 +63,7 @@ def refuse_classes(task: str, received: str) -> None:
     """
     cure = "give labels of both kinds; a negative label stands for none: where classes are -1 and 1, write 0 and 1"
     requirement = "of at least two classes in the training split"
-    raise InvalidArgumentError(refusal(f"the labels for {task}", requirement, received, cure))
+    raise InvalidArgumentError(f"the labels for {task}", requirement, received, cure)
 
 
 def notice_classes(task: str, counts: tuple[int, ...] | None, things: str) -> None:
@@ -209,7 +209,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         if info.training_labels == 0:
             cure = "give labels of the events that are trained on, or choose other val_ratio and test_ratio"
             name = f"the labels for {type(self).__name__}"
-            raise InvalidArgumentError(refusal(name, "known for some events of the training split", "none", cure))
+            raise InvalidArgumentError(name, "known for some events of the training split", "none", cure)
         self._check_classes(info)
         super().build(info)
         if self.class_weight is not None:
@@ -241,7 +241,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         """
         if info.class_counts is None or (info.multi_label and info.column_counts is None):
             cure = "leave it out, or make the DataModule of the stream anew, which counts them"
-            raise InvalidArgumentError(refusal("class_weight", "left out without counts of classes", BALANCED, cure))
+            raise InvalidArgumentError("class_weight", "left out without counts of classes", BALANCED, cure)
         counts = torch.tensor(info.class_counts, dtype=torch.float64)
         if info.column_counts is not None:
             known = torch.tensor(info.column_counts, dtype=torch.float64)
@@ -325,7 +325,7 @@ def refuse_labels(task: EventClassification, requirement: str, info: StreamInfo)
     unfit = "no labels" if info.training_labels is None else "fractions, or numbers that name no class"
     received = described if info.num_classes else unfit
     cure = "give the stream such labels, for a CSV by columns={'label': ...}, or take another task"
-    return InvalidArgumentError(refusal(f"the labels for {type(task).__name__}", requirement, received, cure))
+    return InvalidArgumentError(f"the labels for {type(task).__name__}", requirement, received, cure)
 
 
 _FEWEST_CLASSES = 1000  # that are taken for what they are in however short a stream

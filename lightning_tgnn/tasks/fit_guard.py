@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, Sto
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
 from lightning_tgnn.compat.callbacks import EarlyStops, guard_files, show_hyperparameters
 from lightning_tgnn.compat.loops import FitProgress, accumulates, batches_begun_and_over, place_loader
 from lightning_tgnn.compat.modules import trainer_of
@@ -267,7 +267,7 @@ class FitGuard:
         """Return the refusal of a learning rate that is larger than a weight can be."""
         rates = [float(group["lr"]) for optimizer in trainer.optimizers for group in optimizer.param_groups]
         cure = "give a smaller lr, or look at what its schedule makes of it"
-        self._fault = NotFiniteError(refusal("the learning rate", "one that float32 holds", max(rates), cure))
+        self._fault = NotFiniteError("the learning rate", "one that float32 holds", max(rates), cure)
         return self._fault
 
     def end_on_fault(
@@ -347,4 +347,4 @@ def _refuse_search(trainer: pl.Trainer) -> None:
             name = type(callback).__name__
             cure = "leave the callback out, or ckpt_path, where the run is to begin anew"
             received = f"{name}, after which the run would begin at its first step"
-            raise InvalidArgumentError(refusal("Trainer(callbacks=...)", "without a search to resume", received, cure))
+            raise InvalidArgumentError("Trainer(callbacks=...)", "without a search to resume", received, cure)

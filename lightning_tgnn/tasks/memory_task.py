@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.utilities.types import STEP_OUTPUT, OptimizerLRScheduler
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
@@ -149,7 +149,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         if self.model is None:
             received = "no model after configure_model and build"
             cure = "call super() in yours, or task.build(data.info) before the task is used without a Trainer"
-            raise InvalidArgumentError(refusal(type(self).__name__, "built for a stream", received, cure))
+            raise InvalidArgumentError(type(self).__name__, "built for a stream", received, cure)
         return self.model
 
     def configure_model(self) -> None:
@@ -194,7 +194,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         if not isinstance(model, MemoryModel):
             received = f"a {type(model).__name__}"
             cure = "subclass lightning_tgnn.models.MemoryModel, and return one from what you gave as `model`"
-            raise InvalidArgumentError(refusal("model", "built as a MemoryModel", received, cure))
+            raise InvalidArgumentError("model", "built as a MemoryModel", received, cure)
         if not mails.raw:
             model.spec = replace(model.spec, own_half=False, event_features=False)
         self.model = model
@@ -260,14 +260,13 @@ class MemoryTask(Task, Generic[_Metrics]):
         if again and not (self.training and trainer_of(self) is not None and not super().is_batch_untouched()):
             requirement = "run once for a batch, because node memory already has it the second time"
             cure = "take what the first call returns; see 'Your own metrics' in the documentation for what you measure"
-            raise InvalidArgumentError(refusal("the stages", requirement, "a batch that has been run", cure))
+            raise InvalidArgumentError("the stages", requirement, "a batch that has been run", cure)
         if batch.sampled_roots not in (None, self.sampled_roots):
             requirement = f"made for a model that reads neighbours of {self.sampled_roots!r} roots"
             cure = (
                 "give the Trainer the DataModule, or set data.sampled_roots = task.sampled_roots ahead of its loaders"
             )
-            received = f"one for {batch.sampled_roots!r}"
-            raise InvalidArgumentError(refusal("the loader", requirement, received, cure))
+            raise InvalidArgumentError("the loader", requirement, f"one for {batch.sampled_roots!r}", cure)
         self._latest_batch = ref(batch)
         self.refresh_weights()
 
@@ -320,7 +319,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         save_whole_checkpoints(self.trainer.strategy)
         if isinstance(self.model, WithoutMemory) and not self.model.in_pretraining:
             cure = "make a new task, with StaticMemory"
-            raise InvalidArgumentError(refusal("model", "a task with node memory", "one that was pretrained", cure))
+            raise InvalidArgumentError("model", "a task with node memory", "one that was pretrained", cure)
 
     def on_train_start(self) -> None:
         """Continue the random states of the checkpoint, as late as possible before the first step."""
@@ -350,7 +349,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         if self.automatic_optimization and self.guard.runs_again(self.trainer):
             received = type(self.trainer.optimizers[0]).__name__
             cure = "take torch.optim.Adam, or manual optimization that leaves node memory as it is"
-            raise InvalidArgumentError(refusal("optimizer", "one that computes a batch once", received, cure))
+            raise InvalidArgumentError("optimizer", "one that computes a batch once", received, cure)
         super().on_before_backward(loss)
 
     def is_batch_untouched(self) -> bool:
@@ -472,7 +471,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         """
         if _CHECKPOINT_KEY not in checkpoint:
             cure = "give a checkpoint of a lightning_tgnn task"
-            raise CheckpointError(refusal("checkpoint", "with node state", sorted(checkpoint), cure))
+            raise CheckpointError("checkpoint", "with node state", sorted(checkpoint), cure)
         super().on_load_checkpoint(checkpoint)
         saved = checkpoint[_CHECKPOINT_KEY]
         self.resume_with(checkpoint, saved)

@@ -17,7 +17,6 @@ from lightning_tgnn.checks import (
     check_bool,
     check_fraction,
     check_int,
-    refusal,
 )
 from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
@@ -111,13 +110,13 @@ class NodeClassification(Task):
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
         check_int("heads", heads, minimum=1, cure="4 is usual")
         if model in _ATTENTION and hidden_dim % heads:
-            raise InvalidArgumentError(refusal("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual"))
+            raise InvalidArgumentError("heads", f"a divisor of hidden_dim={hidden_dim}", heads, "4 is usual")
         check_fraction("dropout", dropout, cure="0.5 is usual")
         check_bool("layer_norm", layer_norm, usual=False)
         check_bool("dropout_on_sums", dropout_on_sums, usual=False)
         if dropout_on_sums and model != "gcn":
             cure = "the first layer of others uses the features beside their sums; leave it out"
-            raise InvalidArgumentError(refusal("dropout_on_sums", 'False but for model="gcn"', True, cure))
+            raise InvalidArgumentError("dropout_on_sums", 'False but for model="gcn"', True, cure)
         self._own_model = None if isinstance(model, str) else model
         left_out: tuple[str, ...] = ()
         if not isinstance(model, str):
@@ -306,7 +305,7 @@ class NodeClassification(Task):
         """
         if "graph" not in checkpoint.get(_CHECKPOINT_KEY, {}):
             cure = "give a checkpoint of NodeClassification"
-            raise CheckpointError(refusal("checkpoint", "of a graph", sorted(checkpoint), cure))
+            raise CheckpointError("checkpoint", "of a graph", sorted(checkpoint), cure)
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, checkpoint[_CHECKPOINT_KEY])
         self._saved_metrics = checkpoint[_CHECKPOINT_KEY].get("figures")

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.compile import to_uncompiled
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, did_you_mean
 from lightning_tgnn.compat.modules import is_compiled
 from lightning_tgnn.metrics.link_metrics import CANDIDATES_OF_HITS
 from lightning_tgnn.types import (
@@ -54,7 +54,7 @@ def check_model(model: object, names: Collection[str], builds: str) -> None:
     cure = "give a name or the class of your module; one that is built already by model=lambda info: module"
     if isinstance(model, str):
         cure = did_you_mean(model, names) or cure
-    raise InvalidArgumentError(refusal("model", f"what builds {builds}, or one of {listed}", _shown(model), cure))
+    raise InvalidArgumentError("model", f"what builds {builds}, or one of {listed}", _shown(model), cure)
 
 
 def check_graph_model(model: object) -> None:
@@ -65,7 +65,7 @@ def check_graph_model(model: object) -> None:
     """
     if not isinstance(model, nn.Module):
         cure = "return the module from what you gave as `model`"
-        raise InvalidArgumentError(refusal("model", "built as a torch.nn.Module", type(model).__name__, cure))
+        raise InvalidArgumentError("model", "built as a torch.nn.Module", type(model).__name__, cure)
     if type(model).__call__ is not nn.Module.__call__ or model._forward_pre_hooks:
         return  # who knows what `forward` is called with
     try:
@@ -76,7 +76,7 @@ def check_graph_model(model: object) -> None:
         received = f"{type(model).__name__}: {error}"
         cure = "write its forward(self, part, replicas), which returns a row per vertex of the part"
         requirement = "a module that is called with a Subgraph and a ReplicaSum"
-        raise InvalidArgumentError(refusal("model", requirement, received, cure)) from error
+        raise InvalidArgumentError("model", requirement, received, cure) from error
 
 
 def check_snapshot_model(model: object) -> None:
@@ -89,7 +89,7 @@ def check_snapshot_model(model: object) -> None:
     if not isinstance(model, nn.Module) or lacks:
         received = f"{type(model).__name__} without {', '.join(lacks)}" if lacks else type(model).__name__
         cure = "give what builds a module with start, step and embedding_dim"
-        raise InvalidArgumentError(refusal("model", "a torch.nn.Module that is a SnapshotModel", received, cure))
+        raise InvalidArgumentError("model", "a torch.nn.Module that is a SnapshotModel", received, cure)
 
 
 def message_builder(
@@ -104,7 +104,7 @@ def message_builder(
     if found is None or (not isinstance(found, str) and _builds(found)):
         return found
     cure = "give the class of your module; one that is built already by message=lambda memory_dim, edge_dim: module"
-    raise InvalidArgumentError(refusal("message", "what builds a module for two widths", _shown(found), cure))
+    raise InvalidArgumentError("message", "what builds a module for two widths", _shown(found), cure)
 
 
 def at_path(argument: str, given: str | _Given) -> str | _Given:
@@ -126,7 +126,7 @@ def _check_called_with_info(model: Callable[..., object]) -> None:
     except TypeError as error:
         received = f"{getattr(model, '__name__', type(model).__name__)}: {error}"
         requirement, cure = "called with the info of the data alone", "write model=lambda info: module"
-        raise InvalidArgumentError(refusal("model", requirement, received, cure)) from error
+        raise InvalidArgumentError("model", requirement, received, cure) from error
     except ValueError:
         pass  # not every function says what it is called with
 
@@ -148,7 +148,7 @@ def check_left_out(task: type, **given: object) -> tuple[str, ...]:
     for name, value in given.items():
         if value != signature(task).parameters[name].default:
             cure = f"give it to your module, model=lambda info: Net(info, {name}={value!r}), in a recipe by init_args"
-            raise InvalidArgumentError(refusal(name, "left out beside a model of your own", value, cure))
+            raise InvalidArgumentError(name, "left out beside a model of your own", value, cure)
     return tuple(given)
 
 
@@ -171,7 +171,7 @@ def info_of(trainer: pl.Trainer, kind: type[_Info], wanted: str, *, is_built: bo
         return None
     takes = "streams take LinkPrediction, static graphs NodeClassification, snapshots SnapshotLinkPrediction"
     cure = f"pass trainer.fit(model, datamodule={wanted}(...)); a command takes --data {wanted}; {takes}"
-    raise InvalidArgumentError(refusal("datamodule", f"a {wanted}", data and type(data).__name__, cure))
+    raise InvalidArgumentError("datamodule", f"a {wanted}", data and type(data).__name__, cure)
 
 
 def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
@@ -189,19 +189,18 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
     check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
     if trainer.strategy.root_device.type == "mps":
         cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"
-        raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure))
+        raise InvalidArgumentError("Trainer(accelerator=...)", "'cpu' or 'cuda'", "mps", cure)
     ranks = trainer.world_size
     if ranks > 1 and not shares_node_state(trainer.strategy):
         cure = "set strategy='sven', or devices=1: each rank would keep a node state of its own"
         received = f"{type(trainer.strategy).__name__} with {ranks} ranks"
         requirement = "a strategy that shares node state over ranks"
-        raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
+        raise InvalidArgumentError("Trainer(strategy=...)", requirement, received, cure)
     sharing = ranks_per_copy(trainer.strategy)
     held = sharing if store is None or store.ranks is None else store.ranks
     if held != sharing:
         cure = "use as many ranks, or load a checkpoint into a new task"
-        requirement = f"the {held} of the node state"
-        raise InvalidArgumentError(refusal("Trainer(devices=...)", requirement, f"{sharing} rank(s)", cure))
+        raise InvalidArgumentError("Trainer(devices=...)", f"the {held} of the node state", f"{sharing} rank(s)", cure)
 
 
 def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
@@ -219,13 +218,13 @@ def check_snapshot_trainer(trainer: pl.Trainer, model: object) -> None:
     if model == "evolvegcn_h" and getattr(datamodule_of(trainer), "vertices_per_batch", None) is not None:
         cure = "leave it out, or take model='evolvegcn_o'"
         requirement = "left out with 'evolvegcn_h', whose weights evolve by the rows of all vertices"
-        raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
+        raise InvalidArgumentError("vertices_per_batch", requirement, "batches of vertices", cure)
     check_precision(trainer, "edges, features and the state of vertices are in float32")
     if trainer.world_size > 1 and not deals_batches(trainer.strategy):
         cure = "set strategy='blad', or devices=1: each rank would train all groups"
         received = f"{type(trainer.strategy).__name__} with {trainer.world_size} ranks"
         requirement = "a strategy that deals out groups of snapshots"
-        raise InvalidArgumentError(refusal("Trainer(strategy=...)", requirement, received, cure))
+        raise InvalidArgumentError("Trainer(strategy=...)", requirement, received, cure)
 
 
 def _check_not_compiled(trainer: pl.Trainer) -> None:
@@ -233,8 +232,7 @@ def _check_not_compiled(trainer: pl.Trainer) -> None:
         to_uncompiled(trainer.lightning_module)  # the Trainer has put the compiled steps into the task itself
         cure = "give the Trainer the task itself: its loops are compiled already, by numba on the CPU"
         requirement = "not compiled by torch.compile, whose tracing ends where a step reads and writes node state"
-        received = f"a compiled {type(trainer.lightning_module).__name__}"
-        raise InvalidArgumentError(refusal("task", requirement, received, cure))
+        raise InvalidArgumentError("task", requirement, f"a compiled {type(trainer.lightning_module).__name__}", cure)
 
 
 def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
@@ -266,7 +264,7 @@ def check_monitors(trainer: pl.Trainer, logged: Collection[str]) -> None:
             listed = ", ".join(sorted(names))
             cure = did_you_mean(monitor, names) or "choose one of these"
             requirement = f"a metric that {type(trainer.lightning_module).__name__} logs in this fit, one of {listed}"
-            raise InvalidArgumentError(refusal(f"{who}(monitor=...)", requirement, monitor, cure))
+            raise InvalidArgumentError(f"{who}(monitor=...)", requirement, monitor, cure)
 
 
 def notice_accumulation(trainer: pl.Trainer) -> None:
@@ -291,13 +289,13 @@ def check_precision(trainer: pl.Trainer, cure: str) -> None:
     """
     if str(trainer.precision) not in _PRECISIONS:
         requirement = f"one of {', '.join(_PRECISIONS)}"
-        raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+        raise InvalidArgumentError("Trainer(precision=...)", requirement, trainer.precision, cure)
     weights = [weight for _, weight in trainer.lightning_module.named_parameters()]
     kinds = {weight.dtype for weight in weights if weight.is_floating_point()}
     if kinds and torch.float32 not in kinds:  # task.double() or task.half(): some of them may well be a user's own
         received = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
         cure = f"leave them as they are built, without .double(): {cure}"
-        raise InvalidArgumentError(refusal("the task's weights", "float32", received, cure))
+        raise InvalidArgumentError("the task's weights", "float32", received, cure)
 
 
 def check_default_dtype() -> None:
@@ -308,8 +306,7 @@ def check_default_dtype() -> None:
     """
     if torch.get_default_dtype() != torch.float32:
         cure = "call torch.set_default_dtype(torch.float32) first: features and node memory are float32"
-        received = str(torch.get_default_dtype())
-        raise InvalidArgumentError(refusal("the default dtype of torch", "torch.float32", received, cure))
+        raise InvalidArgumentError("the default dtype of torch", "torch.float32", str(torch.get_default_dtype()), cure)
 
 
 _CURE = "give the {} that the model was trained on, or train a new model"
@@ -334,12 +331,12 @@ def check_same_stream(saved: StreamInfo | None, current: StreamInfo | None, *, r
         names, found = saved.edge_feature_names, current.edge_feature_names
         if names is not None and found is not None and names != found:
             requirement = f"of a stream with the edge features {', '.join(found)}, in this order"
-            raise CheckpointError(refusal(_WHAT, requirement, ", ".join(names), cure))
+            raise CheckpointError(_WHAT, requirement, ", ".join(names), cure)
         _check_features(saved.features, current.features, cure, resumes=resumes)
         return
     if current.num_events > saved.num_events:
         cure = f"{cure}; a Predictor takes in what has come since with `observe`, `predict` with --events"
-    raise CheckpointError(refusal(_WHAT, f"of this graph ({_describe(current)})", _describe(saved), cure))
+    raise CheckpointError(_WHAT, f"of this graph ({_describe(current)})", _describe(saved), cure)
 
 
 def check_same_graph(
@@ -365,7 +362,7 @@ def check_same_graph(
         return
     ours, theirs = replace(current, features=None), replace(saved, features=None)
     if ours != theirs:
-        raise CheckpointError(refusal(_WHAT, f"of this graph ({ours})", theirs, cure))
+        raise CheckpointError(_WHAT, f"of this graph ({ours})", theirs, cure)
     _check_features(saved.features, current.features, cure, resumes=resumes)
 
 
@@ -373,8 +370,7 @@ def _check_features(saved: str | None, current: str | None, cure: str, *, resume
     if saved is None or current is None or saved == current:
         return
     if resumes:
-        requirement, received = "trained on these values of the features", "one that was trained on others"
-        raise CheckpointError(refusal(_WHAT, requirement, received, cure))
+        raise CheckpointError(_WHAT, "trained on these values of the features", "one that was trained on others", cure)
     rank_zero_warn(
         "the model was trained on other values of the features than the DataModule has: if that is not meant, give the"
         " data that it was trained on"

@@ -16,7 +16,7 @@ from lightning.pytorch.core.saving import load_hparams_from_tags_csv
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, refusal, shown
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, plain, shown
 from lightning_tgnn.models.class_paths import class_path, import_path
 from lightning_tgnn.trust import describes_a_class, saved_arguments
 from lightning_tgnn.types import KnownData
@@ -41,14 +41,13 @@ def load_weights(
     """
     weights = checkpoint.get("state_dict")
     if not isinstance(weights, dict):
-        cure = "give a checkpoint of a run"
-        raise CheckpointError(refusal(str(file), "a checkpoint with weights", sorted(checkpoint), cure))
+        raise CheckpointError(str(file), "a checkpoint with weights", sorted(checkpoint), "give a checkpoint of a run")
     try:
         keys = task.load_state_dict(weights, strict=task.strict_loading if strict is None else strict)
     except Exception as error:  # what torch raises on values that are no tensors is anything
         cure = "take the class that the checkpoint is of, with its arguments"
         what = f"a checkpoint with the weights of this {type(task).__name__}"
-        raise CheckpointError(refusal(str(file), what, str(error), cure)) from error
+        raise CheckpointError(str(file), what, str(error), cure) from error
     for kind, names in (("missing", keys.missing_keys), ("unexpected", keys.unexpected_keys)):
         if names:  # not strict, or an error has reported it
             rank_zero_warn(f"weights of {file} that are {kind}: {', '.join(names)}")
@@ -98,7 +97,7 @@ def readable(argument: str, value: object) -> object:
         received = f"{shown(repr(value))} ({type(value).__name__})"
         cure = "give plain values, or leave it out by self.save_hyperparameters(ignore=[...])"
         requirement = "numbers, text, tensors, or lists and dicts of them, which a checkpoint gives back"
-        raise InvalidArgumentError(refusal(argument, requirement, received, cure)) from error
+        raise InvalidArgumentError(argument, requirement, received, cure) from error
     return held
 
 
@@ -107,8 +106,7 @@ def _check_taken(kind: type, given: Mapping[str, Any]) -> None:
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.values()):
         return
     for name in given.keys() - known.keys():
-        requirement = f"one that {kind.__name__} takes"
-        raise InvalidArgumentError(refusal("argument", requirement, name, "correct its name"))
+        raise InvalidArgumentError("argument", f"one that {kind.__name__} takes", name, "correct its name")
 
 
 def _with_saved_arguments(given: object, saved: object) -> object:
@@ -150,7 +148,7 @@ def read_hyperparameters(path: str) -> object:
     except (ValueError, yaml.YAMLError) as error:
         cure = "give the hparams.yaml of a run, or the arguments themselves"
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(refusal(path, "hyperparameters that are plain values", reason, cure)) from error
+        raise CheckpointError(path, "hyperparameters that are plain values", reason, cure) from error
 
 
 _COMPILED = "_orig_mod."
@@ -222,8 +220,7 @@ def check_same(
     names = differing(saved, given)
     for name in names:
         if name not in may_change:
-            requirement = f"{saved[name]!r}, as in the checkpoint"
-            raise CheckpointError(refusal(argument.format(name), requirement, given[name], CURE))
+            raise CheckpointError(argument.format(name), f"{saved[name]!r}, as in the checkpoint", given[name], CURE)
     return [f"{name}: {saved[name]!r} in the checkpoint, {given[name]!r} from here on" for name in names]
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.types import StateSnapshot, StreamLoader, only_one
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Evaluation:
         loader = only_one(loaders)
         if loader is not None and not isinstance(loader, StreamLoader):
             cure = "give a loader of a TemporalDataModule"
-            raise InvalidArgumentError(refusal("dataloaders", "a loader of events", type(loader).__name__, cure))
+            raise InvalidArgumentError("dataloaders", "a loader of events", type(loader).__name__, cure)
         self.snapshot = task.state_store.snapshot()
         task.forget_batch()
         if not catch_up:
@@ -51,7 +51,7 @@ class Evaluation:
         if position > loader.start:
             cure = "evaluate a checkpoint with the val_ratio and test_ratio it was trained with"
             raise CheckpointError(
-                refusal("node state", f"from before event {loader.start}", f"state after event {position}", cure)
+                "node state", f"from before event {loader.start}", f"state after event {position}", cure
             )
         for batch in loader.catch_up(position):
             task.take_in(task.trainer.strategy.batch_to_device(batch, task.device))

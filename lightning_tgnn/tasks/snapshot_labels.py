@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.metrics import ClassMetrics
 from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
@@ -60,7 +60,7 @@ class _LabelledTargets(SnapshotModule):
             received = f"rows {list(rows.shape)} and labels {None if labels is None else list(labels.shape)}"
             requirement = f"[q, {len(self.ends)}] with labels [q]"
             cure = f"set SnapshotDataModule(target={self.target!r}, ...)"
-            raise InvalidArgumentError(refusal("the targets of a group", requirement, received, cure))
+            raise InvalidArgumentError("the targets of a group", requirement, received, cure)
         return self.head([embeddings[rows].flatten(1)]), labels
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
@@ -112,7 +112,7 @@ class _ClassifiedTargets(_LabelledTargets):
             requirement = "classes numbered from 0, at least two"
             received = "real numbers" if info.num_classes else "none"
             cure = f"give SnapshotDataModule(target={self.target!r}, ...) such labels, or take another task"
-            raise InvalidArgumentError(refusal(f"the labels for {type(self).__name__}", requirement, received, cure))
+            raise InvalidArgumentError(f"the labels for {type(self).__name__}", requirement, received, cure)
         return info.num_classes
 
     def make_metrics(self, info: SnapshotInfo) -> SplitMetrics:
@@ -178,7 +178,7 @@ class SnapshotNodeRegression(_LabelledTargets):
         if info.num_classes != 1:
             received = f"{info.num_classes} classes" if info.num_classes else "none"
             cure = f"give SnapshotDataModule(target={self.target!r}, ...) labels of float32, or take another task"
-            raise InvalidArgumentError(refusal(f"the labels for {type(self).__name__}", "real numbers", received, cure))
+            raise InvalidArgumentError(f"the labels for {type(self).__name__}", "real numbers", received, cure)
         return 1
 
     def make_metrics(self, info: SnapshotInfo) -> SplitMetrics:

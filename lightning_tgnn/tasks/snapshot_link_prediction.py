@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import LinkPredictor
 from lightning_tgnn.tasks.orders import embed_group
@@ -95,7 +95,7 @@ class SnapshotLinkPrediction(SnapshotModule):
         if rows.shape[1] < 3:
             requirement = "[q, 2 + negatives], with at least one negative"
             cure = "set SnapshotDataModule(target='links', negatives=1)"
-            raise InvalidArgumentError(refusal("the targets of a group", requirement, list(rows.shape), cure))
+            raise InvalidArgumentError("the targets of a group", requirement, list(rows.shape), cure)
         return self.predictor.for_rows(embeddings, rows)
 
     def loss(self, embeddings: Tensor, group: SnapshotGroup) -> Tensor:
@@ -124,7 +124,7 @@ class SnapshotLinkPrediction(SnapshotModule):
         if len(embeddings) != self.info.num_nodes:
             requirement = f"'negatives' where a group has {len(embeddings)} of the {self.info.num_nodes} vertices"
             cure = "leave out vertices_per_batch of SnapshotDataModule, or the candidates"
-            raise InvalidArgumentError(refusal("evaluate_candidates", requirement, self.evaluate_candidates, cure))
+            raise InvalidArgumentError("evaluate_candidates", requirement, self.evaluate_candidates, cure)
         candidates = self.predictor.destination(embeddings)
         sources, link_places = group.targets.rows[:, 0].unique(return_inverse=True)
         order = link_places.argsort(stable=True)

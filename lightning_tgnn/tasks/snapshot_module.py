@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
@@ -190,7 +190,7 @@ class SnapshotModule(Task):
         """
         if isinstance(self._built_by, str) and len(snapshot.layers) != (own := self.config.num_layers):
             cure = "set it so, or leave it out of SnapshotDataModule, which takes the value of the task"
-            raise InvalidArgumentError(refusal("num_layers", f"{len(snapshot.layers)}, as of the snapshots", own, cure))
+            raise InvalidArgumentError("num_layers", f"{len(snapshot.layers)}, as of the snapshots", own, cure)
         model = cast(SnapshotModel, self.model)
         carried, embeddings = check_step(model.step(snapshot, carried, self.operators, last=last))
         if last and self._rows is not None:
@@ -223,7 +223,7 @@ class SnapshotModule(Task):
             self.copy_for_averages()
         elif info != self.info:
             cure = "give the snapshots that the model was trained on, or train a new model"
-            raise CheckpointError(refusal(what, f"of these snapshots ({info})", self.info, cure))
+            raise CheckpointError(what, f"of these snapshots ({info})", self.info, cure)
 
     def build(self, info: SnapshotInfo) -> None:
         """Build model, head and metrics for a sequence of snapshots.
@@ -304,7 +304,7 @@ class SnapshotModule(Task):
         saved = checkpoint.get(_CHECKPOINT_KEY, {})
         if "snapshots" not in saved:
             cure = f"give a checkpoint of {type(self).__name__}"
-            raise CheckpointError(refusal("checkpoint", "of snapshots", sorted(checkpoint), cure))
+            raise CheckpointError("checkpoint", "of snapshots", sorted(checkpoint), cure)
         super().on_load_checkpoint(checkpoint)
         self.resume_with(checkpoint, saved)
         self._build_for(SnapshotInfo(**saved["snapshots"]), "checkpoint")

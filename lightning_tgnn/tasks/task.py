@@ -23,7 +23,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim import Optimizer
 from typing_extensions import Self, override
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_global_batch_size, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_global_batch_size
 from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classmethod, trainer_of
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.files.runs import carry_best
@@ -203,8 +203,7 @@ class Task(Module):
         single = only_one(batch)
         if isinstance(single, (list, tuple, dict)) and len(single) > 1 and _is_collection(single):
             cure = "give one loader, and fit again with the next; the DataModule has one for each split"
-            received = f"{len(single)} batches at once"
-            raise InvalidArgumentError(refusal("train_dataloaders", "one loader", received, cure))
+            raise InvalidArgumentError("train_dataloaders", "one loader", f"{len(single)} batches at once", cure)
         return single
 
     def refresh_weights(self) -> None:
@@ -264,7 +263,7 @@ class Task(Module):
             count = len(given) if isinstance(given, (list, tuple, dict)) else 1
             if count > 1:
                 cure = "evaluate one split after the other; the DataModule has a loader for each"
-                raise InvalidArgumentError(refusal("dataloaders", "one loader", f"{count} loaders", cure))
+                raise InvalidArgumentError("dataloaders", "one loader", f"{count} loaders", cure)
         if doing is None or doing == "fit":
             return
         if not self.has_trained_weights:
@@ -278,7 +277,7 @@ class Task(Module):
         settings = data.fixed_settings(training=False)
         for name in differing(before, settings):
             argument, cure = f"{type(data).__name__}({name}=...)", "give that, or train a new task"
-            raise InvalidArgumentError(refusal(argument, f"{before[name]!r}, as in training", settings[name], cure))
+            raise InvalidArgumentError(argument, f"{before[name]!r}, as in training", settings[name], cure)
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -426,7 +425,7 @@ class Task(Module):
         if kind is not None and not (
             isinstance(self, kind) and (type(self) is kind or type(self) not in kinds.values())
         ):
-            raise CheckpointError(refusal("model", f"{saved}, as in the checkpoint", type(self).__name__, CURE))
+            raise CheckpointError("model", f"{saved}, as in the checkpoint", type(self).__name__, CURE)
 
 
 def _is_collection(batch: list | tuple | dict) -> bool:
@@ -442,7 +441,7 @@ def _before_there_is_a_model(name: str, known: Iterator[Parameter]) -> Iterator[
             " are parameters, or call data.setup() and task.build(data.info) first"
         )
         requirement = "asked for once the model is built for its data"
-        raise InvalidArgumentError(refusal(f"the parameters of {name}", requirement, "no model yet", cure))
+        raise InvalidArgumentError(f"the parameters of {name}", requirement, "no model yet", cure)
     yield from known
 
 

@@ -28,7 +28,6 @@ from lightning_tgnn.checks import (
     check_not_negative,
     check_positive,
     plain,
-    refusal,
 )
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.tasks.restoring import plain_name
@@ -108,7 +107,7 @@ def check_same_optimizers(saved: dict[str, Any], configured: dict[str, Any]) -> 
         if kind in saved and saved[kind] != configured[kind]:
             keep = _DECIDES_LENGTH if kind == "total_steps" else "resume with those"
             cure = f"{keep}, or leave the checkpoint out to train anew"
-            raise CheckpointError(refusal(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure))
+            raise CheckpointError(what, f"{saved[kind]}, as in the checkpoint", configured[kind], cure)
 
 
 @content_of(*SAVED)
@@ -232,7 +231,7 @@ class TrainingOptions:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 cure = f"the parameters do not exist yet: give a class or function, such as partial({example}, ...)"
-                raise InvalidArgumentError(refusal(name, "what makes one when called", type(value).__name__, cure))
+                raise InvalidArgumentError(name, "what makes one when called", type(value).__name__, cure)
         for key in self.lr_scheduler_config or {}:
             check_choice("a key of lr_scheduler_config", key, _SCHEDULE_KEYS)
         interval = (self.lr_scheduler_config or {}).get("interval", "epoch")
@@ -240,14 +239,14 @@ class TrainingOptions:
         frequency = (self.lr_scheduler_config or {}).get("frequency", 1)
         if not isinstance(frequency, SupportsInt) or int(frequency) != frequency or frequency < 1:
             requirement, cure = "an integer of at least 1", "1 is every epoch or step"
-            raise InvalidArgumentError(refusal("lr_scheduler_config['frequency']", requirement, frequency, cure))
+            raise InvalidArgumentError("lr_scheduler_config['frequency']", requirement, frequency, cure)
         settings = self.param_groups.values() if isinstance(self.param_groups, Mapping) else []
         if not callable(self.param_groups) and self.param_groups is not None:
             mapping = isinstance(self.param_groups, Mapping)
             if not mapping or not all(isinstance(setting, Mapping) for setting in settings):
                 cure = "write {'*.bias': {'weight_decay': 0.0}}"
                 requirement = "settings of the optimizer by pattern of names, or a function"
-                raise InvalidArgumentError(refusal("param_groups", requirement, self.param_groups, cure))
+                raise InvalidArgumentError("param_groups", requirement, self.param_groups, cure)
 
     def configure(
         self, task: pl.LightningModule, default: Callable[..., Optimizer], lr: float, weight_decay: float
@@ -282,9 +281,7 @@ class TrainingOptions:
             if self.lr_scheduler_config:
                 cure = "give lr_scheduler, too"
                 received = dict(self.lr_scheduler_config)
-                raise InvalidArgumentError(
-                    refusal("lr_scheduler_config", "left out without lr_scheduler", received, cure)
-                )
+                raise InvalidArgumentError("lr_scheduler_config", "left out without lr_scheduler", received, cure)
             self._scale(task, optimizer)
             return optimizer
         schedule = self._schedule(self.lr_scheduler, optimizer, task.trainer)
@@ -316,7 +313,7 @@ class TrainingOptions:
                 setting = dict(chosen)
             except (TypeError, ValueError) as error:
                 requirement, cure = "a function that returns settings", f"return {{}} for {name} where it has none"
-                raise InvalidArgumentError(refusal("param_groups", requirement, type(chosen).__name__, cure)) from error
+                raise InvalidArgumentError("param_groups", requirement, type(chosen).__name__, cure) from error
             group = next((group for group in groups if _group_settings(group) == setting), None)
             if group is None:
                 groups.append(group := {"params": [], **setting})
@@ -328,7 +325,7 @@ class TrainingOptions:
         made = _made("lr_scheduler", make, optimizer, **more)
         if made is None:
             requirement, cure = "what makes a schedule of an optimizer, or Lightning's dictionary of one", "return it"
-            raise InvalidArgumentError(refusal("lr_scheduler", requirement, type(made).__name__, cure))
+            raise InvalidArgumentError("lr_scheduler", requirement, type(made).__name__, cure)
         config: dict[str, Any] = {"interval": "step"} if _counts_steps(make) else {}
         monitor = getattr(made, "monitor", None)  # of LightningCLI's ReduceLROnPlateau
         if isinstance(made, Mapping):
@@ -338,7 +335,7 @@ class TrainingOptions:
         config |= self.lr_scheduler_config or {}
         if isinstance(config.get("scheduler"), ReduceLROnPlateau) and config.get("monitor") is None:
             requirement, cure = "with a monitor for ReduceLROnPlateau", "set {'monitor': 'train/loss'}, say"
-            raise InvalidArgumentError(refusal("lr_scheduler_config", requirement, self.lr_scheduler_config, cure))
+            raise InvalidArgumentError("lr_scheduler_config", requirement, self.lr_scheduler_config, cure)
         _check_length(make, config, trainer)
         return config
 
@@ -351,19 +348,19 @@ def _made(argument: str, make: Callable[..., _Made], *given: object, **named: ob
         if not isclass(getattr(make, "func", make)):  # of functools.partial
             raise  # out of a function of the user's own
         requirement = "what makes one with the settings that it is given"
-        raise InvalidArgumentError(refusal(argument, requirement, str(error), "correct its settings")) from error
+        raise InvalidArgumentError(argument, requirement, str(error), "correct its settings") from error
 
 
 def _check_optimizer(optimizer: object, task: pl.LightningModule) -> None:
     """Refuse what is no optimizer, and one that would leave all parameters of the task as they are."""
     if not isinstance(optimizer, Optimizable):
         requirement, cure = "what makes an optimizer of parameters", "return it from the function"
-        raise InvalidArgumentError(refusal("optimizer", requirement, type(optimizer).__name__, cure))
+        raise InvalidArgumentError("optimizer", requirement, type(optimizer).__name__, cure)
     own = {id(parameter) for parameter in task.parameters()}
     held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if own.isdisjoint(held):
         cure = "make it of the parameters that the function is called with"
-        raise InvalidArgumentError(refusal("optimizer", "of the task's parameters", f"{len(held)} others", cure))
+        raise InvalidArgumentError("optimizer", "of the task's parameters", f"{len(held)} others", cure)
 
 
 def _warn_of_unused(task: pl.LightningModule, **given: float) -> None:
@@ -385,7 +382,7 @@ def _by_pattern(
     for pattern in settings:
         if not any(fnmatchcase(name, pattern) for name in names):
             cure = f"the names are {', '.join(names)}"
-            raise InvalidArgumentError(refusal("param_groups", "patterns that fit a name", pattern, cure))
+            raise InvalidArgumentError("param_groups", "patterns that fit a name", pattern, cure)
     return lambda name, _: next((value for pattern, value in settings.items() if fnmatchcase(name, pattern)), {})
 
 
@@ -409,12 +406,12 @@ def _check_length(make: Callable[..., Any], config: Mapping[str, Any], trainer: 
     if given < (steps := trainer.estimated_stepping_batches) and isfinite(steps):
         cure = "leave it out for these, or count epochs by lr_scheduler_config={'interval': 'epoch'}"
         requirement = f"at least the {steps:,} steps of the run"
-        raise InvalidArgumentError(refusal("total_steps of lr_scheduler", requirement, given, cure))
+        raise InvalidArgumentError("total_steps of lr_scheduler", requirement, given, cure)
 
 
 def _steps(trainer: pl.Trainer) -> int:
     steps = trainer.estimated_stepping_batches
     if not isfinite(steps):
         cure = "set max_epochs or max_steps of the Trainer, or total_steps of the schedule"
-        raise InvalidArgumentError(refusal("total_steps of lr_scheduler", "known ahead", steps, cure))
+        raise InvalidArgumentError("total_steps of lr_scheduler", "known ahead", steps, cure)
     return int(steps)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError, refusal
+from lightning_tgnn.checks import InvalidArgumentError, NotFiniteError
 
 
 def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tensor:
@@ -19,7 +19,7 @@ def check_returned(returned: object, shape: tuple[int, int], cure: str) -> Tenso
         InvalidArgumentError: ``returned`` is no tensor, or has another shape.
     """
     if not isinstance(returned, Tensor) or returned.shape != shape:
-        raise InvalidArgumentError(refusal("what the model returns", f"a tensor {list(shape)}", _shown(returned), cure))
+        raise InvalidArgumentError("what the model returns", f"a tensor {list(shape)}", _shown(returned), cure)
     return returned
 
 
@@ -31,7 +31,7 @@ def check_step(returned: object) -> tuple[Any, Any]:
     """
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         cure = "return both; the embeddings are read after the last snapshot of a group, and may be None before"
-        raise InvalidArgumentError(refusal("the result of step", "(carried, embeddings)", _shown(returned), cure))
+        raise InvalidArgumentError("the result of step", "(carried, embeddings)", _shown(returned), cure)
     carried, embeddings = returned
     return carried, embeddings
 
@@ -55,7 +55,7 @@ def check_link_scores(returned: object, events: int, negatives: int | None) -> t
             return true_scores, negative_scores
     requirement = f"logits of the true destinations [{events}] and of the negatives [{events}, {negatives or 'Q'}]"
     cure = "return two tensors of these shapes; of one negative an event, too, a column [B, 1]"
-    raise InvalidArgumentError(refusal("the result of score", requirement, " and ".join(map(str, shapes)), cure))
+    raise InvalidArgumentError("the result of score", requirement, " and ".join(map(str, shapes)), cure)
 
 
 def check_logits(returned: object, rows: int) -> Tensor:
@@ -67,7 +67,7 @@ def check_logits(returned: object, rows: int) -> Tensor:
     if isinstance(returned, Tensor) and returned.ndim == 2 and len(returned) == rows:
         return returned
     cure = "return a row for each, of as many columns as there are outputs"
-    raise InvalidArgumentError(refusal("the result of score", f"logits [{rows}, outputs]", _shown(returned), cure))
+    raise InvalidArgumentError("the result of score", f"logits [{rows}, outputs]", _shown(returned), cure)
 
 
 def check_loss(returned: object) -> Tensor:
@@ -78,7 +78,7 @@ def check_loss(returned: object) -> Tensor:
     """
     if not isinstance(returned, Tensor) or returned.numel() != 1:
         cure = "return a mean over what is scored"
-        raise InvalidArgumentError(refusal("the result of loss", "a tensor of one number", _shown(returned), cure))
+        raise InvalidArgumentError("the result of loss", "a tensor of one number", _shown(returned), cure)
     return returned
 
 
@@ -190,6 +190,4 @@ def _first(values: Tensor) -> float:
 
 
 def _error(what: str, received: float, more: str = "") -> NotFiniteError:
-    return NotFiniteError(
-        refusal(what, "finite", received, f"{more}{_CURE}, or continue regardless with detect_nan=False")
-    )
+    return NotFiniteError(what, "finite", received, f"{more}{_CURE}, or continue regardless with detect_nan=False")

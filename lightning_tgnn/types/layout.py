@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 
 Groups = tuple[tuple[int, ...], ...]
 """Disjoint groups of ranks."""
@@ -41,12 +41,12 @@ class RankLayout:
 
     def __post_init__(self) -> None:
         if not self.hosts:
-            raise InvalidArgumentError(refusal("hosts", "the host of at least one rank", self.hosts, "give one"))
+            raise InvalidArgumentError("hosts", "the host of at least one rank", self.hosts, "give one")
         for name, groups in self.families.items():
             ranks = [rank for group in groups for rank in group]
             if len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self.ranks)):
                 requirement = f"disjoint groups of the ranks 0 to {self.ranks - 1}"
-                raise InvalidArgumentError(refusal(f"group {name!r}", requirement, groups, "give each rank once"))
+                raise InvalidArgumentError(f"group {name!r}", requirement, groups, "give each rank once")
         object.__setattr__(self, "families", MappingProxyType(dict(self.families)))
 
     @classmethod
@@ -71,7 +71,7 @@ class RankLayout:
         """
         if length < 1 or self.ranks % length:
             requirement = f"of pipelines that the {self.ranks} ranks fill"
-            raise InvalidArgumentError(refusal("pipeline_length", requirement, length, "return a divisor of the ranks"))
+            raise InvalidArgumentError("pipeline_length", requirement, length, "return a divisor of the ranks")
         return replace(self, families={**self.families, PIPELINES: consecutive(self.ranks, length)})
 
     @property
@@ -86,7 +86,7 @@ class RankLayout:
             InvalidArgumentError: The layout has no family of that name.
         """
         if family not in self.families:
-            raise InvalidArgumentError(refusal("family", f"one of {', '.join(self.families)}", family, "name one"))
+            raise InvalidArgumentError("family", f"one of {', '.join(self.families)}", family, "name one")
         return next((group for group in self.families[family] if rank in group), (rank,))
 
     @property
@@ -124,7 +124,7 @@ def families_of(ranks: int, copies: int = 1) -> dict[str, Groups]:
     """
     if ranks % copies:
         cure = "let groups divide devices times num_nodes"
-        raise InvalidArgumentError(refusal("groups", f"a divisor of the {ranks} ranks", copies, cure))
+        raise InvalidArgumentError("groups", f"a divisor of the {ranks} ranks", copies, cure)
     size = ranks // copies
     sharing = consecutive(ranks, size)
     across = tuple(zip(*sharing, strict=True)) if copies > 1 else ()
@@ -150,4 +150,4 @@ def check_families(layout: RankLayout) -> None:
     if families != families_of(layout.ranks, len(layout.copies)):
         cure = "take PlanRunner.layout, and change its hosts only"
         requirement = "groups of consecutive ranks that share a copy of node state"
-        raise InvalidArgumentError(refusal("families of the layout", requirement, dict(layout.families), cure))
+        raise InvalidArgumentError("families of the layout", requirement, dict(layout.families), cure)

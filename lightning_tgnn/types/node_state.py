@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types.exchange import AnnouncedRows, RowAnnouncer, RowExchange, ServedCounts
 from lightning_tgnn.types.shared_writes import SharedWrites, WriteRouter
 from lightning_tgnn.types.temporal import Surroundings
@@ -214,7 +214,7 @@ class StateStore(ABC):
         """
         cure = f"give {type(self).__name__} a method sharded_state_dict, or set state_dict_type='full'"
         requirement = "'full' with a store that cannot say what each rank holds"
-        raise InvalidArgumentError(refusal("state_dict_type", requirement, "sharded", cure))
+        raise InvalidArgumentError("state_dict_type", requirement, "sharded", cure)
 
     def held(self) -> StateRows | None:
         """Return the rows that are counted here, for statistics: each row on exactly one rank. They are no copies.

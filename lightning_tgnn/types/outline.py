@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_share, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_not_negative, check_share
 
 COMPUTE, WORKER, LINKS, SERVER = "compute", "worker", "links", "server"
 RESOURCES = (COMPUTE, WORKER, LINKS, SERVER)
@@ -167,17 +167,17 @@ class Outline:
     def __post_init__(self) -> None:
         for place, stage in enumerate(self.stages):
             if stage.name in self._places:
-                raise InvalidArgumentError(refusal("stages", "each given once", stage.name, "rename one"))
+                raise InvalidArgumentError("stages", "each given once", stage.name, "rename one")
             self._places[stage.name] = place
         for stage in self.stages:
             where = f"stage {stage.name!r}"
             if stage.on not in RESOURCES or bool(stage.travel) != (stage.on == LINKS):
                 requirement = "on compute, a worker or a server, or on links and then with a way to travel"
-                raise InvalidArgumentError(refusal(where, requirement, stage.on, "correct `on` or `travel`"))
+                raise InvalidArgumentError(where, requirement, stage.on, "correct `on` or `travel`")
             for awaited in (*stage.after, *(After(claim.written) for claim in stage.reads)):
                 if awaited.stage not in self._places:
                     names = ", ".join(self._places)
-                    raise InvalidArgumentError(refusal(where, f"after one of {names}", awaited.stage, "name one"))
+                    raise InvalidArgumentError(where, f"after one of {names}", awaited.stage, "name one")
 
     def place(self, stage: str) -> int:
         """Return where a stage stands among the stages."""
@@ -191,10 +191,10 @@ class Outline:
         """
         if self.groups is not None and ranks % self.groups:
             requirement = f"a multiple of the {self.groups} pipelines"
-            raise InvalidArgumentError(refusal("ranks", requirement, ranks, "let groups divide the number of ranks"))
+            raise InvalidArgumentError("ranks", requirement, ranks, "let groups divide the number of ranks")
         if ranks % (self.copies * self.lanes):
             requirement = f"a multiple of {self.copies} copies times {self.lanes} lanes"
-            raise InvalidArgumentError(refusal("ranks", requirement, ranks, "let epoch times memory divide them"))
+            raise InvalidArgumentError("ranks", requirement, ranks, "let epoch times memory divide them")
         return 1 if self.groups is None else ranks // self.groups
 
     def copy_of(self, rank: int, ranks: int) -> int:

@@ -127,10 +127,10 @@ class Plan:
             if not isinstance(part, _KINDS[name]):
                 shown: object = type(part).__name__ if isinstance(part, PlannedPart) else part
                 received = part.__name__ if isinstance(part, type) else shown
-                raise InvalidArgumentError(refusal(name, f"the {name} of a plan", received, f"take {_EXAMPLES[name]}"))
+                raise InvalidArgumentError(name, f"the {name} of a plan", received, f"take {_EXAMPLES[name]}")
         if " at 0x" in repr(self.schedule):  # the address of an object, which is another in every process
             requirement, cure = "one whose repr says what it is, by which runs resume", "make it a frozen data class"
-            raise InvalidArgumentError(refusal("schedule", requirement, self.schedule, cure))
+            raise InvalidArgumentError("schedule", requirement, self.schedule, cure)
         offered = frozenset[str]().union(*(part.offers for part in parts.values()))
         for name, part in parts.items():
             if missing := sorted(part.needs - offered):
@@ -139,7 +139,7 @@ class Plan:
                 cure = f"take {self._instead(part, missing[0])}"
                 if silent := [type(other).__name__ for other in (self.schedule, self.store) if not other.offers]:
                     cure += f", or set `offers` of {' and '.join(silent)}, which is empty"
-                raise InvalidArgumentError(refusal(name, requirement, type(part).__name__, cure))
+                raise InvalidArgumentError(name, requirement, type(part).__name__, cure)
 
     def _instead(self, part: PlannedPart, missing: str) -> str:
         for word, order in _ORDERS.items():
@@ -182,7 +182,7 @@ def _checked(kind: str, part: PlannedPart, opened: _Opened, protocol: type) -> _
         received = f"{type(opened).__name__} without {', '.join(missing)}"
         cure = f"return an object that has what lightning_tgnn.types.{protocol.__name__} names"
         requirement = f"a part whose open returns {protocol.__name__}: {type(part).__name__}.open"
-        raise InvalidArgumentError(refusal(kind, requirement, received, cure))
+        raise InvalidArgumentError(kind, requirement, received, cure)
     return opened
 
 

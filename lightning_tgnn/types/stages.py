@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import get_protocol_members
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types.node_state import (
     CommitHandle,
     FetchHandle,
@@ -75,7 +75,7 @@ class Stages:
             requirement = f"a row for each of the {batch.num_candidates} candidates"
             cure = "return batch.candidate_values(embeddings) where nodes are embedded once (embed_at='batch')"
             received = list(embeddings.shape) if has_rows else type(embeddings).__name__
-            raise InvalidArgumentError(refusal("the result of embed", requirement, received, cure))
+            raise InvalidArgumentError("the result of embed", requirement, received, cure)
         if self.on_embedded is not None:
             self.on_embedded(batch, embeddings)
         return embeddings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 
 _TABLE_CELLS_PER_ENTRY = 8
 
@@ -59,7 +59,7 @@ class Demand:
         check_ids("nodes", nodes, num_nodes)
         if ranks.shape != nodes.shape:
             raise InvalidArgumentError(
-                refusal("nodes", f"as long as ranks, {len(ranks)}", len(nodes), "give a rank and a node per entry")
+                "nodes", f"as long as ranks, {len(ranks)}", len(nodes), "give a rank and a node per entry"
             )
         pairs, count = _count(nodes.to(torch.int64) * num_ranks + ranks, num_ranks * num_nodes, counts)
         return cls(pairs % num_ranks, pairs.div_(num_ranks, rounding_mode="floor"), count, num_ranks, num_nodes)
@@ -135,14 +135,13 @@ def check_ids(argument: str, ids: Tensor, limit: int) -> None:
     """
     if ids.ndim != 1 or ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
         shape = f"{ids.dtype} {list(ids.shape)}"
-        raise InvalidArgumentError(refusal(argument, "one row of integers", shape, "give ids as int64 [L]"))
+        raise InvalidArgumentError(argument, "one row of integers", shape, "give ids as int64 [L]")
     if ids.numel() == 0:
         return
     lowest, highest = (int(value) for value in ids.aminmax())
     if lowest < 0 or highest >= limit:
         received = lowest if lowest < 0 else highest
-        cure = "number from 0, or give the right total"
-        raise InvalidArgumentError(refusal(argument, f"in [0, {limit})", received, cure))
+        raise InvalidArgumentError(argument, f"in [0, {limit})", received, "number from 0, or give the right total")
 
 
 def _count(keys: Tensor, limit: int, counts: Tensor | None) -> tuple[Tensor, Tensor]:

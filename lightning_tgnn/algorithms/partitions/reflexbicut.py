@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.demand import Demand
 from lightning_tgnn.algorithms.partitions.simple import interval_partition, range_partition
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, check_positive
 
 ROW_LIMIT = 1.1
 _MOST_NODES_TO_REARRANGE = 256
@@ -73,9 +73,7 @@ def reflexbicut(
     check_int("price_rounds", price_rounds, minimum=1, cure="60 is usual")
     check_int("sweeps", sweeps, minimum=0, cure="30 is usual, 0 leaves assigned nodes where they are")
     if check_not_negative("reliability", reliability, cure="1 follows the demand as it stands") > 1:
-        raise InvalidArgumentError(
-            refusal("reliability", "in [0, 1]", reliability, "1 follows the demand as it stands")
-        )
+        raise InvalidArgumentError("reliability", "in [0, 1]", reliability, "1 follows the demand as it stands")
     check_row_limit(row_limit)
     believed = _Believed.of(demand, reliability)
     most = max(-(-demand.num_nodes // demand.num_ranks), int(row_limit * demand.num_nodes / demand.num_ranks))
@@ -97,7 +95,7 @@ def check_row_limit(row_limit: float) -> None:
     """
     cure = f"{ROW_LIMIT} is usual, 1 makes rows even"
     if check_positive("row_limit", row_limit, cure=cure) < 1:
-        raise InvalidArgumentError(refusal("row_limit", "at least 1", row_limit, cure))
+        raise InvalidArgumentError("row_limit", "at least 1", row_limit, cure)
 
 
 def maximum_bound(demand: Demand, *, price_rounds: int = 60) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.demand import check_ids
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.native_output import without_native_output
 
 PARTITION_METHODS = ("reflexbicut", "range", "interval", "metis")
@@ -80,9 +80,7 @@ def metis_partition(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> Ten
     check_ids("src", src, num_nodes)
     check_ids("dst", dst, num_nodes)
     if src.shape != dst.shape:
-        raise InvalidArgumentError(
-            refusal("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
-        )
+        raise InvalidArgumentError("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
     ends = torch.cat([torch.stack([src, dst]), torch.stack([dst, src])], dim=1).to(torch.int64)
     edges = torch.unique((ends[0] * num_nodes + ends[1])[ends[0] != ends[1]])
     if ranks == 1 or len(edges) == 0:
@@ -109,7 +107,7 @@ def _metis_of_pymetis(src: Tensor, dst: Tensor, num_nodes: int, ranks: int) -> T
         import pymetis
     except ImportError as error:
         requirement, cure = "other than 'metis' without dgl or pymetis", "pip install pymetis, or take another method"
-        raise InvalidArgumentError(refusal("partition", requirement, "metis", cure)) from error
+        raise InvalidArgumentError("partition", requirement, "metis", cure) from error
     starts = torch.searchsorted(src, torch.arange(num_nodes + 1))
     graph = pymetis.CSRAdjacency(starts.numpy(), dst.numpy())
     return torch.from_numpy(np.array(pymetis.part_graph(ranks, graph, recursive=True).vertex_part))

@@ -17,7 +17,6 @@ from lightning_tgnn.checks import (
     check_int,
     check_not_negative,
     check_share,
-    refusal,
 )
 
 CUT_METHODS = ("hierarchical", "ebv", "hdrf", "random", "metis")
@@ -75,9 +74,7 @@ def vertex_cut(
     check_ids("src", src, num_nodes)
     check_ids("dst", dst, num_nodes)
     if src.shape != dst.shape:
-        raise InvalidArgumentError(
-            refusal("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
-        )
+        raise InvalidArgumentError("dst", f"as long as src, {len(src)}", len(dst), "give both ends of every edge")
     check_enough_edges(len(src), len(hosts))
     loops = src == dst
     others = len(src) - int(loops.sum())
@@ -163,7 +160,7 @@ def check_enough_edges(edges: int, ranks: int) -> None:
     """
     if edges < ranks:
         cure = "use fewer ranks, or a graph with more edges"
-        raise InvalidArgumentError(refusal("ranks", f"at most one for each of {edges} edges", ranks, cure))
+        raise InvalidArgumentError("ranks", f"at most one for each of {edges} edges", ranks, cure)
 
 
 def _by_evaluation(

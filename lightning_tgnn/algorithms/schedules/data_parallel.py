@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.turns import Turns
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import DESTINATION, SPLITS, TIME, Pass, Schedule, Turn
 
@@ -127,7 +127,7 @@ def check_one_copy(schedule: Schedule, layout: RankLayout) -> None:
     if len(layout.copies) > 1:
         requirement = f"1 under {type(schedule).__name__}, whose ranks share one copy of the state"
         cure = "leave it out, or take a schedule of events that plays several, RoundRobin or EpochsAndCopies"
-        raise InvalidArgumentError(refusal("groups", requirement, len(layout.copies), cure))
+        raise InvalidArgumentError("groups", requirement, len(layout.copies), cure)
 
 
 def check_ranks(layout: RankLayout, num_events: int) -> None:
@@ -138,5 +138,4 @@ def check_ranks(layout: RankLayout, num_events: int) -> None:
     """
     if 1 < layout.ranks > num_events:
         cure = "use fewer ranks, one a device, or a longer stream"
-        requirement = f"at most the events of a split, {num_events}"
-        raise InvalidArgumentError(refusal("ranks", requirement, layout.ranks, cure))
+        raise InvalidArgumentError("ranks", f"at most the events of a split, {num_events}", layout.ranks, cure)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks, part_of
 from lightning_tgnn.algorithms.schedules.turns import Turns
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import Outline
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
@@ -76,7 +76,7 @@ class EpochsAndCopies(Schedule):
         self.check_ranks(layout.ranks)
         if len(layout.copies) != self.memory:
             requirement = f"the {len(layout.copies)} copies of node state that the ranks share"
-            raise InvalidArgumentError(refusal("memory", requirement, self.memory, "let groups be the same"))
+            raise InvalidArgumentError("memory", requirement, self.memory, "let groups be the same")
 
     def check_ranks(self, ranks: int) -> None:
         """Refuse other numbers of ranks.
@@ -88,7 +88,7 @@ class EpochsAndCopies(Schedule):
         if i * j * k != ranks:
             cure = "let their product be the ranks (devices times num_nodes), or take DistTGLStrategy(minibatch='auto')"
             requirement = f"three factors whose product is the {ranks} ranks"
-            raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure))
+            raise InvalidArgumentError("minibatch, epoch, memory", requirement, f"{i} x {j} x {k}", cure)
 
     def global_batch_size(self, layout: RankLayout, batch_size: int) -> int:
         """Return the number of events in a global batch, over i ranks."""

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 GRAPH, NN = "graph", "nn"
 KINDS = (GRAPH, NN)
@@ -163,7 +163,7 @@ def check_rates(rates: Rates) -> np.ndarray:
     found = np.asarray(rates, dtype=np.float64)
     if found.shape != (2, 2) or not (np.isfinite(found) & (found > 0)).all():
         requirement = "two rows of two finite numbers above 0, of graph and NN operators"
-        raise InvalidArgumentError(refusal("rates", requirement, rates, "((0.6, 1.0), (1.0, 0.6)) is an example"))
+        raise InvalidArgumentError("rates", requirement, rates, "((0.6, 1.0), (1.0, 0.6)) is an example")
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 
 
 class Parallelism(NamedTuple):
@@ -87,7 +87,7 @@ def parallelisms(
         )
         whole = "memory a multiple or a divisor of machines" if across else "memory a multiple of machines"
         cure = f"leave one of them out, or let minibatch x epoch x memory be the ranks, {whole}"
-        raise InvalidArgumentError(refusal("minibatch, epoch, memory", requirement, shown, cure))
+        raise InvalidArgumentError("minibatch, epoch, memory", requirement, shown, cure)
     most = round(copies * machines, 6)  # parts of copies are rounded
     held = [found for found in fitting if found.memory <= most]
     if not held:
@@ -95,7 +95,7 @@ def parallelisms(
         requirement = f"so many that a machine holds them: {copies:g} copies of node memory fit"
         cut = "" if across else "take strategy='sven' or store='sharded', which cut node memory over the machines, "
         cure = f"{cut}a smaller memory_dim, or more memory"
-        raise InvalidArgumentError(refusal("memory", requirement, f"{fewest:g} copies on each machine", cure))
+        raise InvalidArgumentError("memory", requirement, f"{fewest:g} copies on each machine", cure)
     small = [found for found in held if found.minibatch <= sharing]
     least = min(found.minibatch for found in held)
     allowed = small or [found for found in held if found.minibatch == least]

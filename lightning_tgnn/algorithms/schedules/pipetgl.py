@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types.outline import (
     ALL,
     ALL_REDUCE,
@@ -97,7 +97,7 @@ class PipeTGLOutline:
         late = length - 1 if self.staleness is None else self.staleness
         if late >= length:
             requirement = f"at most {length - 1} in a pipeline of {length}"
-            raise InvalidArgumentError(refusal("staleness", requirement, late, "take more ranks, or leave it out"))
+            raise InvalidArgumentError("staleness", requirement, late, "take more ranks, or leave it out")
         sends_gradients = self.sends == SENDS_GRADIENTS
         before, behind = self._updates(length, late) if sends_gradients else ([], self._updates_in_turn())
         begins = [stage.name for stage in stages].index("other") + 1

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulator import Costs, simulate
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, is_compression
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import ALL, ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NEXT, Outline, Stage
 
@@ -191,7 +191,7 @@ def rank(
         requirement = "plans of which one can be recommended"
         received = "; ".join(f"{one.candidate.written}: {one.objection}" for one in found[:3])
         cure = "give more --memory or machines, a larger --max_loss, a smaller --batch_size or a smaller model"
-        raise InvalidArgumentError(refusal("candidates", requirement, received or "none", cure))
+        raise InvalidArgumentError("candidates", requirement, received or "none", cure)
     fast = [one for one in free if one.events_per_second >= (1 - tolerance) * free[0].events_per_second]
     first = min(fast, key=lambda one: one.accuracy_cost)
     others = [one for one in free if one is not first]

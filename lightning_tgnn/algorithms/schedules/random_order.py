@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.schedules.data_parallel import DataParallel, part_of
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Turn
 
@@ -97,4 +97,4 @@ def _check_begins(over: Pass) -> None:
     if over.first:
         requirement = "as many as before in the middle of an epoch whose batches are random"
         cure = "resume on as many ranks, or from the end of an epoch"
-        raise InvalidArgumentError(refusal("ranks", requirement, f"others, from event {over.first} on", cure))
+        raise InvalidArgumentError("ranks", requirement, f"others, from event {over.first} on", cure)

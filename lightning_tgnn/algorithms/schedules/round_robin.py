@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from lightning_tgnn.algorithms.schedules.data_parallel import check_ranks
 from lightning_tgnn.algorithms.schedules.turns import Turns
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import SERVER, Outline
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
@@ -71,7 +71,7 @@ class RoundRobin(Schedule):
         if any(stage.on == SERVER for stage in outline.stages):
             requirement = "a schedule under which served node state can be simulated"
             cure = "take EpochsAndCopies or DataParallel, or the store HostMemory"
-            raise InvalidArgumentError(refusal("schedule", requirement, "RoundRobin", cure))
+            raise InvalidArgumentError("schedule", requirement, "RoundRobin", cure)
         return outline
 
     def turns(self, layout: RankLayout, rank: int, over: Pass) -> Sequence[Turn]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from lightning_tgnn.algorithms.schedules.links import Links
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.outline import MEETINGS, RESOURCES, SERVER, After, Outline, Stage
 
@@ -60,11 +60,10 @@ class Costs:
             requirement = f"a number, or an array [{turns} turns, {ranks} ranks]"
             shape = np.shape(given[name])
             received = f"an array {list(shape)}" if shape else given[name]
-            raise InvalidArgumentError(refusal(f"{what}[{name!r}]", requirement, received, "give one")) from error
+            raise InvalidArgumentError(f"{what}[{name!r}]", requirement, received, "give one") from error
         if not (np.isfinite(values) & (values >= 0)).all():
             wrong = float(values[~(np.isfinite(values) & (values >= 0))][0])
-            cure = "give what was measured"
-            raise InvalidArgumentError(refusal(f"{what}[{name!r}]", "finite and at least 0", wrong, cure))
+            raise InvalidArgumentError(f"{what}[{name!r}]", "finite and at least 0", wrong, "give what was measured")
         return np.where(np.arange(turns)[:, None] < stage.begins, 0.0, values * share)
 
 
@@ -99,8 +98,7 @@ def simulate(outline: Outline, layout: RankLayout, costs: Costs, turns: int) -> 
     begin, held_up, done = earliest(source, target, lag, duration)
     if done < len(duration):
         cure = "see `validator.faults` for who waits for whom"
-        requirement = "stages that do not wait for each other in a circle"
-        raise InvalidArgumentError(refusal("outline", requirement, outline.name, cure))
+        raise InvalidArgumentError("outline", "stages that do not wait for each other in a circle", outline.name, cure)
     return graph.simulation(begin, begin + duration, held_up)
 
 

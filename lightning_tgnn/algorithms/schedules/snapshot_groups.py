@@ -18,7 +18,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_splits import (
     splits_that_fit,
 )
 from lightning_tgnn.algorithms.schedules.turns import Turns
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.schedule import Pass, Schedule, Turn
 from lightning_tgnn.types.snapshots import GroupPart, SnapshotPass, SnapshotTurn
@@ -94,7 +94,7 @@ class SnapshotGroups(Schedule):
             by = "processes_per_device of BLADStrategy, processes of SnapshotGroups"
             cure = f"set devices={layout.ranks + length - layout.ranks % length}, or 1 process per device ({by})"
             requirement = f"a multiple of the {length} processes per device"
-            raise InvalidArgumentError(refusal("devices times num_nodes", requirement, layout.ranks, cure))
+            raise InvalidArgumentError("devices times num_nodes", requirement, layout.ranks, cure)
         return length
 
     def check(self, layout: RankLayout, num_events: int) -> None:

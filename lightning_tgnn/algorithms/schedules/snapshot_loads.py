@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_not_negative, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_choice, check_not_negative
 
 BACKWARD, HEAD = "backward", "head"
 LAST_BACKWARD = "last backward"
@@ -47,7 +47,7 @@ class Measured:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.seconds) and self.seconds > 0):
             requirement, cure = "a finite number above 0", "leave out a call that no clock has seen"
-            raise InvalidArgumentError(refusal(f"seconds of {self.operator!r}", requirement, self.seconds, cure))
+            raise InvalidArgumentError(f"seconds of {self.operator!r}", requirement, self.seconds, cure)
         for name in ("snapshots", "vertices", "edges", "targets"):
             value = float(getattr(self, name))
             check_not_negative(f"{name} of {self.operator!r}", value, cure="give what the call worked on")
@@ -113,7 +113,7 @@ class LoadModel:
                 on_others.add(one.operator)
         if not found:
             cure = "train the first epoch before the loads are predicted"
-            raise DataError(refusal("measurements", "of at least one call", 0, cure))
+            raise DataError("measurements", "of at least one call", 0, cure)
         loads = {operator: _least_relative_error(np.asarray(rows)) for operator, rows in found.items()}
         size = len(Load._fields)
         both = {
@@ -187,7 +187,7 @@ class LoadModel:
         for operator, load in loads.items():
             if len(load) not in (3, 4) or not all(np.isfinite(load)) or min(load) < 0:
                 requirement, cure = "three or four finite numbers of at least 0", "give what `to_dict` has returned"
-                raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, cure))
+                raise InvalidArgumentError(f"load of {operator!r}", requirement, load, cure)
         return cls({operator: Load(*map(float, load)) for operator, load in loads.items()}, frozenset(last_only))
 
 
@@ -248,7 +248,7 @@ def operator_seconds(model: LoadModel, sizes: Sequence[np.ndarray], operator: st
     shapes = [np.shape(own) for own in sizes]
     if not shapes or not all(len(shape) == 2 and shape[0] and shape[1] == 3 for shape in shapes):
         cure = "give the vertices, edges and targets of each snapshot for every group"
-        raise InvalidArgumentError(refusal("sizes", "an array [snapshots, 3] for each group", shapes, cure))
+        raise InvalidArgumentError("sizes", "an array [snapshots, 3] for each group", shapes, cure)
     vertices, edges, targets = np.concatenate(list(sizes)).astype(np.float64).T
     seconds = model.predict(operator, float(width) * vertices, float(width) * edges, targets=targets)
     return np.split(seconds, np.cumsum([shape[0] for shape in shapes])[:-1])

@@ -11,7 +11,7 @@ import numpy as np
 from lightning_tgnn.algorithms.schedules.chain_simulation import GroupParts
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, NN, Operator, Search, ordered
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel, backward_seconds, operator_seconds
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def predicted_groups(
         after = names[names.index(name) + 1]
         if _kind(after) == GRAPH or after in model.last_only:
             cure = "name graph operators that an operator with weights follows"
-            raise InvalidArgumentError(refusal(f"operator after {name!r}", "an NN operator", after, cure))
+            raise InvalidArgumentError(f"operator after {name!r}", "an NN operator", after, cure)
     listed = [operator_seconds(model, sizes, name, width) for name, width in widths.items()]
     turned = {name: operator_seconds(model, sizes, name, width) for name, width in exchanged.items()}
     found = []

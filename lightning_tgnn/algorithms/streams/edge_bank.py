@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_positive
 from lightning_tgnn.types import TensorFields
 
 _LARGEST_INT64 = torch.iinfo(torch.int64).max
@@ -48,7 +48,7 @@ class EdgeBank(TensorFields):
         largest = max(num_nodes, len(src)) ** 2
         if largest > _LARGEST_INT64:
             cure = "number nodes without gaps, or leave EdgeBank out"
-            raise InvalidArgumentError(refusal("nodes and events", "below 3,037,000,500", num_nodes, cure))
+            raise InvalidArgumentError("nodes and events", "below 3,037,000,500", num_nodes, cure)
         pairs, pair = torch.unique(src * num_nodes + dst, return_inverse=True)
         keys = (pair * len(src) + torch.arange(len(src), device=src.device)).sort().values
         return cls(pairs, keys, time, num_nodes)
@@ -84,6 +84,6 @@ class EdgeBank(TensorFields):
         if window is not None:
             check_positive("window", window, cure="give a span of time, or None for ever")
             if time is None:
-                raise InvalidArgumentError(refusal("time", "given beside a window", None, "give a time per pair"))
+                raise InvalidArgumentError("time", "given beside a window", None, "give a time per pair")
             known &= time - self.event_time[key - key // count * count] <= window
         return known.float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_not_negative, check_share, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_not_negative, check_share
 
 
 @dataclass
@@ -94,5 +94,4 @@ def _check_bounds(least: float, greatest: float) -> None:
     check_fraction("greatest", greatest, cure="0.3 is usual")
     check_fraction("least", least, cure="0.001 is usual", zero_allowed=False)
     if least > greatest:
-        cure = f"give one of at most greatest={greatest}"
-        raise InvalidArgumentError(refusal("least", "below greatest", least, cure))
+        raise InvalidArgumentError("least", "below greatest", least, f"give one of at most greatest={greatest}")

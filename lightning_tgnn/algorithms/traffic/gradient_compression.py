@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int, check_not_negative
 from lightning_tgnn.types.outline import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 
 WEIGHTS, PIECES = "weights", "pieces of weights"
@@ -199,7 +199,7 @@ def gradient_compression(given: GradientCompression | str | None) -> GradientCom
         return _KINDS[COMPRESSIONS.index(given)]()
     requirement = f"{', '.join(COMPRESSIONS)}, one of them with settings such as PowerSGD(rank=2), or None"
     cure = "'bfloat16' changes least, None sends gradients as they are"
-    raise InvalidArgumentError(refusal("gradient_compression", requirement, given, cure))
+    raise InvalidArgumentError("gradient_compression", requirement, given, cure)
 
 
 def is_compression(name: object) -> TypeGuard[str]:

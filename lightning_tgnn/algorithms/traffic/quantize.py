@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 QUANTIZE_BITS = (2, 4, 8, 16)
 Blocks = tuple[int, ...]
@@ -21,7 +21,7 @@ def check_bits(bits: int | None) -> int | None:
     """
     if bits is not None and (type(bits) is not int or bits not in QUANTIZE_BITS):
         listed = ", ".join(map(str, QUANTIZE_BITS))
-        raise InvalidArgumentError(refusal("bits", f"one of {listed}, or None", bits, "8 is usual, None sends float32"))
+        raise InvalidArgumentError("bits", f"one of {listed}, or None", bits, "8 is usual, None sends float32")
     return bits
 
 

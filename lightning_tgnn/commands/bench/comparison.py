@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import updates_as_they_are
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.commands.bench.meters import Meter, Metrics
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.commands.shared.options import name_and_options, names_of
@@ -128,7 +128,7 @@ class Processes:
         for name, asked, found in (("devices", devices, here), ("num_nodes", num_nodes, ranks // here)):
             if asked not in (None, found):
                 requirement = f"{found}, as the processes have been started"
-                raise InvalidArgumentError(refusal(name, requirement, asked, "leave it out, or start others"))
+                raise InvalidArgumentError(name, requirement, asked, "leave it out, or start others")
         os.environ.setdefault("LOCAL_RANK", str(rank % here))
         os.environ.setdefault("GROUP_RANK", str(rank // here))
         return cls(here, ranks // here, [TorchElasticEnvironment()])

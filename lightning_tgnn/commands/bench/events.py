@@ -19,7 +19,7 @@ import lightning.pytorch as pl
 from lightning.fabric.plugins.environments import SLURMEnvironment
 
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, LightningTGNNError, check_int
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare, contestants_of
 from lightning_tgnn.commands.bench.meters import Meter, Metrics, StepMeter
 from lightning_tgnn.commands.bench.tables import ALONE, print_bench
@@ -58,7 +58,7 @@ def measured_alone(
         process.join()
         if process.exitcode:
             cure = "leave out --one_process, or mend what it says above"
-            raise LightningTGNNError(refusal("one process", "measured", f"exit code {process.exitcode}", cure))
+            raise LightningTGNNError("one process", "measured", f"exit code {process.exitcode}", cure)
         measured = json.loads(Path(folder, "bench.json").read_text(encoding="utf-8"))
     return {ALONE: measured["strategies"][strategy]}
 
@@ -178,8 +178,7 @@ def _steps(options: BenchOptions, data: TemporalDataModule, ranks: int) -> int:
     if whole <= options.warmup:
         cure = "give a smaller --warmup, a longer stream, or a smaller --batch_size"
         received = f"{options.warmup} of {whole}"
-        requirement = "less than the whole global batches of an epoch"
-        raise InvalidArgumentError(refusal("warmup", requirement, received, cure))
+        raise InvalidArgumentError("warmup", "less than the whole global batches of an epoch", received, cure)
     return min(options.steps, whole - options.warmup)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare, contestants_of
 from lightning_tgnn.commands.bench.events import measured_alone
 from lightning_tgnn.commands.bench.meters import EpochMeter, Meter, Metrics
@@ -56,7 +56,7 @@ class GraphBenchOptions:
         check_int("epochs", self.epochs, minimum=1, cure="50 is usual")
         if self.warmup >= self.epochs:
             cure = "give a smaller --warmup, or more --epochs"
-            raise InvalidArgumentError(refusal("warmup", f"less than epochs={self.epochs}", self.warmup, cure))
+            raise InvalidArgumentError("warmup", f"less than epochs={self.epochs}", self.warmup, cure)
 
 
 def graph_options() -> Options:

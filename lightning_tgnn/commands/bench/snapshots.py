@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.comm import Flow
 from lightning_tgnn.commands.bench.comparison import Comparison, Limits, RunOptions, compare, contestants_of
 from lightning_tgnn.commands.bench.events import measured_alone
@@ -63,7 +63,7 @@ class SnapshotBenchOptions:
         check_int("groups_per_update", self.groups_per_update, minimum=1, cure="8 is usual")
         if self.warmup >= self.epochs:
             cure = "give a smaller --warmup, or more --epochs"
-            raise InvalidArgumentError(refusal("warmup", f"less than epochs={self.epochs}", self.warmup, cure))
+            raise InvalidArgumentError("warmup", f"less than epochs={self.epochs}", self.warmup, cure)
 
 
 def snapshot_options() -> Options:
@@ -152,7 +152,7 @@ class SnapshotMeter(Meter):
         data, devices = trainer.datamodule, trainer.strategy.ranks_per_batch  # type: ignore[attr-defined]
         if self._groups % devices:
             cure = f"give a multiple of {devices}"
-            raise InvalidArgumentError(refusal("groups_per_update", "a multiple of the devices", self._groups, cure))
+            raise InvalidArgumentError("groups_per_update", "a multiple of the devices", self._groups, cure)
         data.batch_size = self._groups // devices
 
     @override

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.commands.shared.kinds import AUTO, EVENTS, GRAPH
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES, folder_of
@@ -74,5 +74,5 @@ def download(arguments: Sequence[str]) -> None:
     having = [kind for kind in kinds if name in FETCHERS[kind]]
     if len(having) > 1:
         cure = f"add --kind {having[0]} or --kind {having[1]}"
-        raise InvalidArgumentError(refusal("name", "of one data set", f"{name}, a stream and a graph", cure))
+        raise InvalidArgumentError("name", "of one data set", f"{name}, a stream and a graph", cure)
     print(f"{name}: {FETCHERS[having[0]][name](Path(own['root']).expanduser())}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.data import generate_stream
 from lightning_tgnn.data.sources.convert import write_csv
@@ -44,7 +44,7 @@ def generate(arguments: Sequence[str]) -> None:
     output = Path(own["output"])
     if output.suffix.lower() in _OTHER_FILES:
         cure = "generate a CSV, or a folder, which TemporalDataModule takes as it is"
-        raise InvalidArgumentError(refusal("output", "a name that ends in .csv, or a folder", str(output), cure))
+        raise InvalidArgumentError("output", "a name that ends in .csv, or a folder", str(output), cure)
     store = generate_stream(**settings)
     (write_csv if output.suffix.lower() == ".csv" else save_with_adjacency)(store, output)
     print(f"{output}: {len(store):,} events, {store.num_nodes:,} nodes")

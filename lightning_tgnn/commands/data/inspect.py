@@ -23,7 +23,7 @@ from lightning_tgnn.algorithms.streams.stream_statistics import (
     repeated_pairs,
     repetition_statistics,
 )
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction
 from lightning_tgnn.commands.data.inspect_snapshots import SnapshotCutOptions, inspect_snapshots
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.printed import print_table
@@ -159,7 +159,7 @@ def inspect(arguments: Sequence[str]) -> None:
     if cut.asked(data_options["source"]):
         if options.max_loss != MAX_LOSS:
             cure = "leave it out, or look at the stream"
-            raise InvalidArgumentError(refusal("max_loss", "left out with snapshots", options.max_loss, cure))
+            raise InvalidArgumentError("max_loss", "left out with snapshots", options.max_loss, cure)
         inspect_snapshots(cut, data_options, folder)
         return
     store = read_source(**data_options)

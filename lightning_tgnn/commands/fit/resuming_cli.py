@@ -17,7 +17,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, SaveConfigC
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 import lightning_tgnn.tasks as tasks
-from lightning_tgnn.checks import CheckpointError, did_you_mean, refusal
+from lightning_tgnn.checks import CheckpointError, did_you_mean
 from lightning_tgnn.commands.fit.broken_off import RunWatch, leave, was_interrupted
 from lightning_tgnn.compat.command_line import CommandLine
 from lightning_tgnn.files.checkpoint_folder import is_checkpoint
@@ -69,7 +69,7 @@ class ResumingCLI(CommandLine):
             self._keep_given_settings(self.config[self.config["subcommand"]]["model"])
         elif path and not (path.startswith(_OF_LIGHTNING) or "://" in path or Path(path).expanduser().exists()):
             cure = did_you_mean(path, WORDS) or "give the path of one, 'last' or 'best'"
-            raise CheckpointError(refusal("ckpt_path", "a checkpoint that is there", path, cure))
+            raise CheckpointError("ckpt_path", "a checkpoint that is there", path, cure)
 
     def _take_saved_task(self, path: str) -> None:
         """Take the task's arguments from a checkpoint, as LightningCLI does, but only what it may name."""
@@ -109,8 +109,7 @@ class ResumingCLI(CommandLine):
         if given is None:
             return
         if given["class_path"] != saved["class_path"]:
-            requirement = f"{saved['class_path']}, as in the checkpoint"
-            raise CheckpointError(refusal("--model", requirement, given["class_path"], CURE))
+            raise CheckpointError("--model", f"{saved['class_path']}, as in the checkpoint", given["class_path"], CURE)
         arguments = _plain(given.get("init_args"))
         kind = class_at(saved["class_path"])
         may_change = kind.may_change if issubclass(kind, Task) else frozenset(arguments)
@@ -187,7 +186,7 @@ class SameCheckpoint(Callback):
         path = trainer.strategy.broadcast(self._path)
         if path != self._path:
             cure = "give its path, and keep runs in a folder that all machines see"
-            raise CheckpointError(refusal("ckpt_path", f"{path} as on the first rank", self._path, cure))
+            raise CheckpointError("ckpt_path", f"{path} as on the first rank", self._path, cure)
 
 
 def _plain(settings: Namespace | Mapping[str, Any] | None) -> dict[str, Any]:

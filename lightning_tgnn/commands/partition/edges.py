@@ -18,7 +18,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.partitions.replicas import CutReport, Replicas, cut_report
 from lightning_tgnn.algorithms.partitions.vertex_cut import CUT_METHODS, vertex_cut
 from lightning_tgnn.algorithms.streams.past import tied_share
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.commands.partition.comparison import make_each
 from lightning_tgnn.commands.shared.kinds import EVENTS, GRAPH, KindOption, kind_of
 from lightning_tgnn.commands.shared.options import Options, name_and_options, names_of
@@ -68,7 +68,7 @@ class EdgeCutOptions:
         check_int("hosts", self.hosts, minimum=1, cure="1 is one machine")
         if self.ranks % self.hosts:
             cure = "give as many ranks to every host"
-            raise InvalidArgumentError(refusal("hosts", f"a divisor of ranks={self.ranks}", self.hosts, cure))
+            raise InvalidArgumentError("hosts", f"a divisor of ranks={self.ranks}", self.hosts, cure)
 
     @property
     def host_of(self) -> Tensor:
@@ -111,7 +111,7 @@ def _method(written: str) -> CutMethod:
     for weight in weights:
         if weight not in _WEIGHTS.get(name, ()):
             requirement = f"one of {', '.join(_WEIGHTS[name])}" if name in _WEIGHTS else "left out, for it has none"
-            raise InvalidArgumentError(refusal(f"option of {name}", requirement, weight, "correct its name"))
+            raise InvalidArgumentError(f"option of {name}", requirement, weight, "correct its name")
     if weights:  # what is wrong with one is reported before a graph is read
         node = torch.zeros(1, dtype=torch.int64)
         vertex_cut(node, node, 1, node, name, **weights)

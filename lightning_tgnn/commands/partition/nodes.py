@@ -21,7 +21,7 @@ from lightning_tgnn.algorithms.partitions.partition_cost import BalanceReport, b
 from lightning_tgnn.algorithms.partitions.reflexbicut import ROW_LIMIT, check_row_limit, maximum_bound, reflexbicut
 from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition, range_partition
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.commands.partition.comparison import make_each
 from lightning_tgnn.commands.shared.kinds import EVENTS, KindOption
 from lightning_tgnn.commands.shared.options import Options, names_of
@@ -113,7 +113,7 @@ class PartitionOptions:
         check_row_limit(self.row_limit)
         if self.row_limit != ROW_LIMIT and _LIMITED not in names:
             cure = f"leave it out, or add {_LIMITED} to --methods"
-            raise InvalidArgumentError(refusal("row_limit", f"left out without {_LIMITED}", self.row_limit, cure))
+            raise InvalidArgumentError("row_limit", f"left out without {_LIMITED}", self.row_limit, cure)
         check_choice("split_batch", self.split_batch, SPLITS)
 
 

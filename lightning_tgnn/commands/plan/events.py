@@ -16,7 +16,7 @@ from rich.console import Console
 from lightning_tgnn.algorithms.schedules.planner import Assessment, Cluster, Stream, assess, rank
 from lightning_tgnn.algorithms.streams.information_loss import MAX_LOSS, EventDistances, event_distances
 from lightning_tgnn.algorithms.streams.node_ends import ends_by_node
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive
 from lightning_tgnn.commands.plan.candidates import Candidates, remote_rows
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
 from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, describe_gradients
@@ -93,7 +93,7 @@ class PlanOptions:
         here = available_memory()
         if here is None:
             requirement = "given where the system does not tell how much is free"
-            raise InvalidArgumentError(refusal("memory", requirement, None, "give gigabytes, for example 64"))
+            raise InvalidArgumentError("memory", requirement, None, "give gigabytes, for example 64")
         return float(here)
 
 
@@ -144,8 +144,7 @@ def _check_events(events: int, ranks: int, where: ClusterOptions) -> None:
     for argument, given in (("devices times machines", ranks), ("processes", where.run.processes.ranks)):
         if given > events:
             requirement = f"at most the {events:,} events that are trained on"
-            cure = "give fewer, or a longer stream"
-            raise InvalidArgumentError(refusal(argument, requirement, given, cure))
+            raise InvalidArgumentError(argument, requirement, given, "give fewer, or a longer stream")
 
 
 @rank_zero_only

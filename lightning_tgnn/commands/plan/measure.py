@@ -14,7 +14,7 @@ import numpy as np
 from lightning.pytorch.utilities.types import STEP_OUTPUT
 
 from lightning_tgnn.callbacks import SystemMonitor
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.meters import reduced, summed_flows
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
@@ -177,7 +177,7 @@ def measure(
         cure = "give a longer stream, fewer --steps or --processes, or a smaller --batch_size"
         received = f"{own_events:,} on each of {ranks} processes"
         requirement = f"a stream of at least {2 * steps * (batch_size or 1):,} training events per process"
-        raise InvalidArgumentError(refusal("source", requirement, received, cure))
+        raise InvalidArgumentError("source", requirement, received, cure)
     wide = max(min(_WIDER * narrow, own_events // 4), narrow + 1)
     turns: dict[int, float] = {}
     for size in (wide, narrow):  # the first run pays for what later ones find warm
@@ -261,7 +261,7 @@ def _trained(
     if meter.measured is None:
         cure = "give a longer stream, fewer --steps or --processes, or a smaller --batch_size"
         received = f"{meter.passed} turns of {data.batch_size} events on {run.processes.ranks} processes"
-        raise InvalidArgumentError(refusal("source", f"a stream of at least {2 * steps} turns", received, cure))
+        raise InvalidArgumentError("source", f"a stream of at least {2 * steps} turns", received, cure)
     return meter.measured, task
 
 

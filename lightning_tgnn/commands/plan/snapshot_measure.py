@@ -16,7 +16,7 @@ from typing_extensions import override
 from lightning_tgnn.algorithms.schedules.links import Link
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, LAST_BACKWARD, Load, LoadModel, Measured
 from lightning_tgnn.algorithms.traffic.gradient_compression import BFloat16, Int8, PowerSGD
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.bench.comparison import Limits, RunOptions
 from lightning_tgnn.commands.bench.tables import say, without_setup_notes
 from lightning_tgnn.commands.plan.gradient_compression import CompressedGradients, gradient_bytes, measured_compressions
@@ -219,7 +219,7 @@ def _costs(
     """Return what the operators of a snapshot take, graph operators by width."""
     if not measured:
         cure = "give more --updates, or leave it out"
-        raise InvalidArgumentError(refusal("updates", "so many that every process trains a group", 0, cure))
+        raise InvalidArgumentError("updates", "so many that every process trains a group", 0, cure)
     (group,) = data.train_dataloader().largest_group().groups
     task.operators = widths = ChosenOperators(task.operators)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from lightning_tgnn.algorithms.schedules.planner import compression_cost
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.commands.plan.cluster_options import ClusterOptions
 from lightning_tgnn.commands.plan.gradient_compression import chosen_compressions, describe_gradients
 from lightning_tgnn.commands.plan.recipe import Trained, snapshot_recipe_of
@@ -117,7 +117,7 @@ def plan_snapshots(
     data.prepare_data()
     if (fewer := len(data.split.train)) < run.processes.ranks:
         cure = "give fewer --processes, or cut the source into more snapshots"
-        raise InvalidArgumentError(refusal("processes", f"at most the {fewer} groups", run.processes.ranks, cure))
+        raise InvalidArgumentError("processes", f"at most the {fewer} groups", run.processes.ranks, cure)
     where.check_output()
     # Where vertices are cut no product is kept: rows of neighbours travel each time.
     ways = {task_options["reuse"]: options.measured_epochs}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import, refusal
+from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import
 from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
 from lightning_tgnn.commands.predict.question_status import (
     OK,
@@ -121,14 +121,14 @@ def _check_kept(options: PredictOptions) -> None:
         check_apart({"save": save}, checkpoint)
         if save.exists():
             cure = "choose another name, or remove that file"
-            raise InvalidArgumentError(refusal("save", "a new file, or a saved predictor to replace", str(save), cure))
+            raise InvalidArgumentError("save", "a new file, or a saved predictor to replace", str(save), cure)
 
 
 def _check_checkpoint(options: PredictOptions) -> None:
     path = Path(options.ckpt_path)
     if not is_checkpoint(path):
         raise InvalidArgumentError(
-            refusal("ckpt_path", "a file or a checkpoint folder", str(path), "give a checkpoint of a run")
+            "ckpt_path", "a file or a checkpoint folder", str(path), "give a checkpoint of a run"
         )
 
 
@@ -142,7 +142,7 @@ def _predictor(options: PredictOptions) -> Predictor:
         for name in ("source", "root"):
             if getattr(options, name) is not None:
                 cure = "leave it out: the file needs no stream"
-                raise InvalidArgumentError(refusal(name, "of a checkpoint's stream", getattr(options, name), cure))
+                raise InvalidArgumentError(name, "of a checkpoint's stream", getattr(options, name), cure)
         return Predictor.load(path, device=options.device, trust=options.trust, **own)
     door: dict[str, Any] = {"device": options.device, "root": options.root, "trust": options.trust}
     return Predictor.from_checkpoint(path, options.source, **door, **own)
@@ -203,8 +203,7 @@ def _features(piece: pd.DataFrame) -> pd.DataFrame | None:
 
 def _observe(predictor: Predictor, piece: pd.DataFrame) -> None:
     if "time" not in piece.columns:
-        cure = "give every event its time"
-        raise InvalidArgumentError(refusal("events", "a table with time", list(piece.columns), cure))
+        raise InvalidArgumentError("events", "a table with time", list(piece.columns), "give every event its time")
     predictor.observe(piece["src"].to_numpy(), piece["dst"].to_numpy(), piece["time"], _features(piece))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.serving.node_numbers import SIDES
 from lightning_tgnn.serving.tables import check_suffix
 
@@ -91,18 +91,16 @@ class PredictOptions:
         asked = [name for name in (*QUESTIONS, "vertices") if getattr(self, name) is not None]
         if len(asked) != 1:
             cure = "give one table of questions, --score, --top_k, --embed or --classify, or a graph as --vertices"
-            raise InvalidArgumentError(
-                refusal("question", "one of score, top_k, embed, classify, vertices", asked, cure)
-            )
+            raise InvalidArgumentError("question", "one of score, top_k, embed, classify, vertices", asked, cure)
         for name in _OF_STREAMS if asked == ["vertices"] else ():
             if getattr(self, name) is not None:
                 cure = "leave it out: the graph is all that is asked about"
-                raise InvalidArgumentError(refusal(name, "left out with --vertices", getattr(self, name), cure))
+                raise InvalidArgumentError(name, "left out with --vertices", getattr(self, name), cure)
         for name, question in _ONLY_WITH.items():
             given = getattr(self, name)
             if given != _DEFAULTS[name] and question not in asked:
                 cure = f"leave it out, or ask by --{question}"
-                raise InvalidArgumentError(refusal(name, f"left out without --{question}", given, cure))
+                raise InvalidArgumentError(name, f"left out without --{question}", given, cure)
         check_int("k", self.k, minimum=1, cure="10 is usual")
         check_int("batch_size", self.batch_size, minimum=1, cure="10000 is usual")
         if self.side is not None:

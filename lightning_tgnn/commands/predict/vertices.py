@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_import
 from lightning_tgnn.commands.predict.options import PredictOptions
 from lightning_tgnn.data.datamodules import FullGraphDataModule
 from lightning_tgnn.files.checkpoints import RunCheckpointIO
@@ -30,7 +30,7 @@ def classify_vertices(options: PredictOptions) -> None:
     saved = RunCheckpointIO().load_checkpoint(options.ckpt_path, map_location="cpu").get("lightning_tgnn") or {}
     if not {"graph", "settings"} <= set(saved):
         cure = "ask a model of a stream by --score, --top_k, --embed or --classify"
-        raise CheckpointError(refusal("ckpt_path", "of NodeClassification, with --vertices", options.ckpt_path, cure))
+        raise CheckpointError("ckpt_path", "of NodeClassification, with --vertices", options.ckpt_path, cure)
     own: dict[str, Any] = {} if options.model is None else {"model": check_import("model", options.model)}
     task = NodeClassification.load_from_checkpoint(options.ckpt_path, "cpu", trust=options.trust, **own)
     trained: dict[str, Any] = dict(saved["settings"])
@@ -45,11 +45,11 @@ def classify_vertices(options: PredictOptions) -> None:
     if data.info.feature_dim != task.info.feature_dim:
         requirement = f"a graph with the {task.info.feature_dim} features of training"
         cure = "give such a graph: it may have other vertices and edges"
-        raise InvalidArgumentError(refusal("vertices", requirement, data.info.feature_dim, cure))
+        raise InvalidArgumentError("vertices", requirement, data.info.feature_dim, cure)
     if data.info.weighted != task.info.weighted:
         has = ("a graph without weights of edges", "a graph with weights of edges")
         cure = "give a graph of the kind that the model was trained on"
-        raise InvalidArgumentError(refusal("vertices", has[task.info.weighted], has[data.info.weighted], cure))
+        raise InvalidArgumentError("vertices", has[task.info.weighted], has[data.info.weighted], cure)
     device = torch.device(options.device)
     subgraph = data.predict_dataloader().subgraph.to(device)
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from rich.console import Console
 
 from lightning_tgnn.callbacks import StaticPretraining
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, check_int, with_home
 from lightning_tgnn.cli import TGNNCommand
 from lightning_tgnn.commands.fit.broken_off import leave, was_interrupted
 from lightning_tgnn.files.whole import check_place
@@ -56,7 +56,7 @@ def pretrain_static(arguments: Sequence[str]) -> None:
     """
     if not arguments:
         cure = f"write {_NAME} --config RECIPE, such as recipes/disttgl_mooc_static.yaml, or see --help"
-        raise InvalidArgumentError(refusal("pretrain-static", "given a recipe or a setting", "nothing", cure))
+        raise InvalidArgumentError("pretrain-static", "given a recipe or a setting", "nothing", cure)
     PretrainingCommand(["fit", *arguments])
 
 
@@ -98,7 +98,7 @@ class PretrainingCommand(TGNNCommand):
         path = self.config["fit"]["ckpt_path"]
         if path is not None:
             cure = "leave it out, or write --ckpt_path null: pretraining begins anew"
-            raise InvalidArgumentError(refusal("ckpt_path", "left out in pretraining", path, cure))
+            raise InvalidArgumentError("ckpt_path", "left out in pretraining", path, cure)
 
     def before_instantiate_classes(self) -> None:
         """Put the settings of pretraining in place of the settings of the later run."""
@@ -140,7 +140,7 @@ def _output(chosen: Namespace) -> Path:
     path = chosen["output"] or (paths[0] if paths else None)
     if path is None:
         cure = "write --output static.pt, or add the callback lightning_tgnn.StaticMemory to the recipe"
-        raise InvalidArgumentError(refusal("--output", "the path of a file", path, cure))
+        raise InvalidArgumentError("--output", "the path of a file", path, cure)
     place = Path(with_home(path))
     if chosen["output"] is not None:
         check_place("--output", place)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, with_home
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import print_table
 from lightning_tgnn.files.whole import new_file
@@ -55,7 +55,7 @@ def recipes(arguments: Sequence[str]) -> None:
         path = place / file
         if path.exists() and path.read_bytes() != held:
             cure = "give another --output, or remove that file"
-            raise InvalidArgumentError(refusal(str(path), "a new file, for it would be replaced", "one there", cure))
+            raise InvalidArgumentError(str(path), "a new file, for it would be replaced", "one there", cure)
         with new_file(path) as hidden:
             hidden.write_bytes(held)
         Console().out(f"recipe: {path}" if file.endswith(_ENDING) else f"data: {path}", highlight=False)
@@ -75,7 +75,7 @@ def shipped_files() -> dict[str, Path]:
     found = {path.name: path for path in (*installed, *clone_folder.glob("*.*")) if path.is_file()}
     if not found:
         cure = "install the package again, by pip install --force-reinstall"
-        raise InvalidArgumentError(refusal("recipes", "installed with the package", str(clone_folder), cure))
+        raise InvalidArgumentError("recipes", "installed with the package", str(clone_folder), cure)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, with_home
 from lightning_tgnn.commands.report import run_charts
 from lightning_tgnn.commands.report.run_log import RunLog, Series, figure_rows, read_latest, validation_in_training
 from lightning_tgnn.commands.report.run_page import is_page, page_of
@@ -77,7 +77,7 @@ def _check_kept(output: Path) -> None:
     """Refuse to write over a file that is no page of a run; such a one may be replaced."""
     if output.is_file() and not is_page(output):
         cure = "name another file, or remove that one"
-        raise InvalidArgumentError(refusal("output", "a new file, or a page of a run to replace", str(output), cure))
+        raise InvalidArgumentError("output", "a new file, or a page of a run to replace", str(output), cure)
 
 
 def read_settings(folder: Path) -> tuple[dict[str, str], str | None]:

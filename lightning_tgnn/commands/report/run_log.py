@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -99,7 +99,7 @@ def read_latest(given: str | Path, argument: str = "RUN_DIR") -> RunLog:
     """
     folder = Path(given)
     if not folder.is_dir():
-        raise DataError(refusal(argument, "the folder of a run", str(given), _CURE))
+        raise DataError(argument, "the folder of a run", str(given), _CURE)
     if any(_log_files(folder)):
         return read_run(folder, argument)
     runs = sorted({path.parent for pattern in _LOG_FILES for path in folder.rglob(pattern)})
@@ -107,7 +107,7 @@ def read_latest(given: str | Path, argument: str = "RUN_DIR") -> RunLog:
     if not runs or len(versions) < len(runs):
         found = f"{given}, which has none" if not runs else f"{given} with {', '.join(map(str, runs[:5]))}"
         requirement = f"a folder with TensorBoard's event files or a {CSV_FILE}, or with versions"
-        raise DataError(refusal(argument, requirement, found, _CURE))
+        raise DataError(argument, requirement, found, _CURE)
     versions.sort(key=lambda run: int(run.name.removeprefix("version_")), reverse=True)
     untrained = None
     for run in versions:
@@ -143,8 +143,7 @@ def read_run(folder: Path, argument: str = "RUN_DIR") -> RunLog:
     if log.broken:
         log.notices.append(f"{log.broken} value(s) are damaged and left out")
     if not log.series:
-        found = "; ".join([str(folder), *log.notices])
-        raise DataError(refusal(argument, "a run that has logged something", found, _CURE))
+        raise DataError(argument, "a run that has logged something", "; ".join([str(folder), *log.notices]), _CURE)
     for series in log.series.values():  # a resumed run may have gone over steps once more
         order = sorted(range(len(series.steps)), key=series.steps.__getitem__)
         series.steps = [series.steps[place] for place in order]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, with_home
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.recipe_file import held_in
@@ -63,13 +63,12 @@ def run_for_kind(command: str, arguments: Sequence[str], sides: dict[str, Side])
     kind = kind_of(given.get("source", "synthetic"), given.get("kind", AUTO))
     if kind not in sides:
         cure = f"{command} takes --kind {' or --kind '.join(sides)}"
-        raise InvalidArgumentError(refusal("source", "of a kind that the command takes", given["source"], cure))
+        raise InvalidArgumentError("source", "of a kind that the command takes", given["source"], cure)
     options = sides[kind].options
     for other in sides.keys() - {kind}:
         for name in given.keys() & (sides[other].options.names - options.names):
             cure = f"give --kind {other}, or what `lightning-tgnn {command} --kind {kind} --help` lists"
-            received = f"an option of --kind {other}"
-            raise InvalidArgumentError(refusal(name, f"left out with --kind {kind}", received, cure))
+            raise InvalidArgumentError(name, f"left out with --kind {kind}", f"an option of --kind {other}", cure)
     _kind, *values = options.parse(arguments)
     sides[kind].run(*values)
 

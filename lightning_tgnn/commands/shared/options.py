@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, with_home
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.recipe_file import OptionsFile
 
@@ -90,7 +90,7 @@ def names_of(argument: str, text: str, valid: Collection[str], name_in: Callable
     entries = list(dict.fromkeys(entry.strip() for entry in text.split(",") if entry.strip()))
     if not entries:
         listed = ", ".join(sorted(valid))
-        raise InvalidArgumentError(refusal(argument, f"names out of {listed}", text, "separate them by commas"))
+        raise InvalidArgumentError(argument, f"names out of {listed}", text, "separate them by commas")
     for entry in entries:
         check_choice(argument, name_in(entry), valid)
     return entries
@@ -112,17 +112,16 @@ def name_and_options(argument: str, written: str) -> tuple[str, dict[str, Any]]:
     name, *settings = written.split(":")
     options = [_option(argument, setting, written) for setting in settings]
     if len(dict(options)) < len(options):
-        raise InvalidArgumentError(refusal(argument, "a name with each option once", written, "leave one of them out"))
+        raise InvalidArgumentError(argument, "a name with each option once", written, "leave one of them out")
     return name, dict(options)
 
 
 def _option(argument: str, setting: str, written: str) -> tuple[str, Any]:
     key, equals, value = setting.partition("=")
     if not (key and equals):
-        cure = "write NAME:OPTION=VALUE:OPTION=VALUE"
-        raise InvalidArgumentError(refusal(argument, "a name with options", written, cure))
+        raise InvalidArgumentError(argument, "a name with options", written, "write NAME:OPTION=VALUE:OPTION=VALUE")
     try:
         return key, None if value.lower() == "none" else yaml.safe_load(value)
     except (yaml.YAMLError, ValueError) as error:  # of a date that there is not
         requirement = f"a name with options, {key} with a value as in YAML"
-        raise InvalidArgumentError(refusal(argument, requirement, written, f"correct {value!r}")) from error
+        raise InvalidArgumentError(argument, requirement, written, f"correct {value!r}") from error

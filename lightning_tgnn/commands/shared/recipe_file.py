@@ -12,7 +12,7 @@ import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, get_loader
 from typing_extensions import override
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal, with_home
+from lightning_tgnn.checks import InvalidArgumentError, with_home
 
 _MERGED, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
@@ -49,7 +49,7 @@ class OptionsFile(RecipeFile):
         if any(isinstance(key, yaml.ScalarNode) and key.value in ("trainer", "data") for key, _ in keys):
             wanted = f"a file of options of {command}"
             cure = f"`{command} --help` lists them; recipes are for `lightning-tgnn fit`"
-            raise InvalidArgumentError(refusal("--config", wanted, f"the recipe {given}", cure))
+            raise InvalidArgumentError("--config", wanted, f"the recipe {given}", cure)
 
 
 def held_in(path: str) -> dict[str, Any]:
@@ -68,17 +68,16 @@ def check_recipe(given: str) -> yaml.Node | None:
         root = yaml.compose(text, yaml.SafeLoader)
         repeated = None if root is None else _first_repeated(_settings(root, ()))
     except UnicodeDecodeError as error:
-        cure = "save it as UTF-8"
-        raise InvalidArgumentError(refusal("--config", "text in UTF-8", f"{given}: {error}", cure)) from error
+        raise InvalidArgumentError("--config", "text in UTF-8", f"{given}: {error}", "save it as UTF-8") from error
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None  # the parser refuses it
     where = given if is_file else "the text"
     if root is None:
-        raise InvalidArgumentError(refusal("--config", "a recipe in YAML", f"{where}: empty", "write settings into it"))
+        raise InvalidArgumentError("--config", "a recipe in YAML", f"{where}: empty", "write settings into it")
     if repeated is not None:
         name, first, second = repeated
         received, cure = f"'{name}' in lines {first} and {second} of {where}", "merge the two, or leave one out"
-        raise InvalidArgumentError(refusal("--config", "a recipe with each setting once", received, cure))
+        raise InvalidArgumentError("--config", "a recipe with each setting once", received, cure)
     return root
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.shared.recipe_file import check_recipe, held_in
 
 _TASKS = {
@@ -51,7 +51,7 @@ def _options(recipe: dict[str, Any]) -> Iterator[str]:
     if kinds[0] != trained:
         received, cure = f"{kinds[0]} on {kinds[1]}", "give the options themselves, see --help"
         wanted = " or ".join(f"{trained} on {of}" for of, (_, trained) in _TASKS.items())
-        raise InvalidArgumentError(refusal("the recipe", f"one of {wanted}", received, cure))
+        raise InvalidArgumentError("the recipe", f"one of {wanted}", received, cure)
     trainer = recipe.get("trainer") or {}
     settings = {name: trainer[name] for name in _OF_TRAINER if name in trainer}
     settings |= {"kind": kind, **(data.get("init_args") or {}), **(task.get("init_args") or {})}

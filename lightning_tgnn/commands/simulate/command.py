@@ -13,7 +13,7 @@ from rich.console import Console
 from lightning_tgnn.algorithms.schedules.painter import chrome_trace, timeline_figure
 from lightning_tgnn.algorithms.schedules.simulation import Simulation
 from lightning_tgnn.algorithms.schedules.simulator import simulate as simulated
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.shared.options import Options
 from lightning_tgnn.commands.shared.results import print_results
 from lightning_tgnn.commands.simulate.given_costs import GivenCosts, read_costs
@@ -75,7 +75,7 @@ def _snapshots(options: SimulateOptions, console: Console) -> list[str]:
     """Simulate strategies on snapshots, print the table, and return what is to be reported beside it."""
     if options.snapshots is None:
         cure = "give --snapshots '{count: 100, vertices: 5000, edges: 50000, varies: 7}', or a CSV file"
-        raise InvalidArgumentError(refusal("snapshots", "the sizes of snapshots", options.snapshots, cure))
+        raise InvalidArgumentError("snapshots", "the sizes of snapshots", options.snapshots, cure)
     plans, costs = [SimulatedPlan.of(word) for word in options.written], read_snapshot_costs(options.stages)
     given = read_sizes(options.snapshots)
     size = options.batch_size or (None if given.groups_per_update else 4)
@@ -177,7 +177,7 @@ class Forecast:
         """
         if not found.period:
             cure = "measured ones are in the folder of a run with SystemMonitor"
-            raise InvalidArgumentError(refusal("seconds", f"above 0 for some stage of {strategy}", 0, cure))
+            raise InvalidArgumentError("seconds", f"above 0 for some stage of {strategy}", 0, cure)
         bubble, turns = found.bubble, found.turns - found.steady
         return cls(
             strategy=strategy,

@@ -21,7 +21,6 @@ from lightning_tgnn.checks import (
     check_not_negative,
     check_positive,
     check_share,
-    refusal,
 )
 from lightning_tgnn.commands.report.command import read_settings
 from lightning_tgnn.commands.report.run_log import read_latest, stage_shares
@@ -46,17 +45,17 @@ def read_mapping(argument: str, written: str) -> Mapping[str, Any]:
     inline = written.lstrip().startswith("{")
     path = Path(written)
     if not inline and not path.exists():
-        raise InvalidArgumentError(refusal(argument, "a file or a folder that is there", written, "correct the path"))
+        raise InvalidArgumentError(argument, "a file or a folder that is there", written, "correct the path")
     if not inline and not path.is_file():
         requirement = "a YAML or JSON file, the same in braces, or the folder of a run"
-        raise InvalidArgumentError(refusal(argument, requirement, written, FORM))
+        raise InvalidArgumentError(argument, requirement, written, FORM)
     try:
         held = yaml.safe_load(written if inline else path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         received = f"{written[:60]} ({' '.join(str(error).split())[:120]})"
-        raise InvalidArgumentError(refusal(argument, "YAML or JSON", received, FORM)) from error
+        raise InvalidArgumentError(argument, "YAML or JSON", received, FORM) from error
     if not isinstance(held, dict):
-        raise InvalidArgumentError(refusal(argument, "names with values", type(held).__name__, FORM))
+        raise InvalidArgumentError(argument, "names with values", type(held).__name__, FORM)
     return held
 
 
@@ -148,7 +147,7 @@ class GivenCosts:
         if found is None:
             cure = f"give --bytes '{{{name}: 20000}}', or the costs.yaml of `lightning-tgnn plan`"
             requirement = f"with {name}: how many there are goes by the shapes of the weights"
-            raise InvalidArgumentError(refusal("bytes", requirement, dict(self.sent), cure))
+            raise InvalidArgumentError("bytes", requirement, dict(self.sent), cure)
         return found
 
     def missing(self, plan: SimulatedPlan, ranks: int) -> list[str]:
@@ -205,8 +204,7 @@ def _from_file(held: Mapping[str, Any]) -> GivenCosts:
     named = isinstance(each, dict) and each and all(isinstance(own, dict) for own in each.values())
     if not named or len(held) > 1:
         cure = "give {strategies: {sven: {seconds: {...}}, ...}}, as `lightning-tgnn plan` writes it to costs.yaml"
-        requirement = "strategies with their seconds, and nothing else"
-        raise InvalidArgumentError(refusal("stages", requirement, str(held)[:60], cure))
+        raise InvalidArgumentError("stages", "strategies with their seconds, and nothing else", str(held)[:60], cure)
     for name in each:
         on_events = {name for name, kind in strategies().items() if kind.trains_on == "events"}
         check_choice("a strategy of stages", name, {*on_events, CUT_COPIES})
@@ -219,15 +217,15 @@ def _from_mapping(argument: str, held: Mapping[str, Any]) -> GivenCosts:
         check_choice(f"a part of {argument}", name, _PARTS)
     if not isinstance(held.get("seconds"), dict):
         received = type(held["seconds"]).__name__ if "seconds" in held else "nothing"
-        raise InvalidArgumentError(refusal(f"seconds of {argument}", "stages with seconds", received, FORM))
+        raise InvalidArgumentError(f"seconds of {argument}", "stages with seconds", received, FORM)
     seconds = _numbers("seconds", held["seconds"], _names(travelling=False))
     sent = held.get("bytes", {})
     if not isinstance(sent, dict):
-        raise InvalidArgumentError(refusal(f"bytes of {argument}", "names with bytes", type(sent).__name__, FORM))
+        raise InvalidArgumentError(f"bytes of {argument}", "names with bytes", type(sent).__name__, FORM)
     shares = held.get("shares", {})
     if not isinstance(shares, dict):
         cure = "write {targets: 0.4, repeated: 0.3} or {ahead: 0.5}"
-        raise InvalidArgumentError(refusal(f"shares of {argument}", "names with shares", type(shares).__name__, cure))
+        raise InvalidArgumentError(f"shares of {argument}", "names with shares", type(shares).__name__, cure)
     for name, value in shares.items():
         check_choice(f"shares of {argument}", name, SHARES)
         check_share(f"{name} of {argument}", value, cure="give what was measured, or leave it out")
@@ -267,10 +265,10 @@ def _from_run(folder: Path) -> GivenCosts:
     steps_of = scalars.get("system/milliseconds_per_step")
     if not shares or steps_of is None:
         cure = "train with the callback SystemMonitor, which every recipe has"
-        raise InvalidArgumentError(refusal("stages", "a run with shares of time", str(folder), cure))
+        raise InvalidArgumentError("stages", "a run with shares of time", str(folder), cure)
     if {"graph", "nn"} & shares.keys():
         cure = "simulate blad, snapshot_partition and vertex_partition with what `plan --kind snapshots` measures"
-        raise InvalidArgumentError(refusal("stages", "a run on an event stream", f"{folder}, on snapshots", cure))
+        raise InvalidArgumentError("stages", "a run on an event stream", f"{folder}, on snapshots", cure)
     seconds = scalars["system/window_seconds"].numbers()
     warm = slice(int(len(seconds) > 1), None)
     steps = float(np.sum(1e3 * seconds[warm] / steps_of.numbers()[warm]))
@@ -302,7 +300,7 @@ def read_link(argument: str, written: str) -> Link:
         megabits, milliseconds = float(speed), float(latency or 0)
     except ValueError as error:
         cure = "give for example 10000:0.1 for 10 Gbit/s and 0.1 ms"
-        raise InvalidArgumentError(refusal(argument, "MBIT or MBIT:MILLISECONDS", written, cure)) from error
+        raise InvalidArgumentError(argument, "MBIT or MBIT:MILLISECONDS", written, cure) from error
     cure = "10000:0.1 is 10 Gbit/s and 0.1 ms"
     check_positive(f"MBIT of {argument}", megabits, cure=cure)
     check_not_negative(f"MILLISECONDS of {argument}", milliseconds, cure=cure)

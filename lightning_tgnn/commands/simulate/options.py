@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_tgnn.algorithms.schedules.links import Links
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.commands.simulate.given_costs import read_link
 from lightning_tgnn.commands.simulate.plans import strategies
 from lightning_tgnn.files.whole import check_ending
@@ -137,11 +137,11 @@ class SimulateOptions:
         for ranks in self.counts:
             if ranks % self.hosts:
                 cure = "give as many ranks on each host"
-                raise InvalidArgumentError(refusal("hosts", f"a divisor of ranks={ranks}", self.hosts, cure))
+                raise InvalidArgumentError("hosts", f"a divisor of ranks={ranks}", self.hosts, cure)
         kind, others = ("snapshots", _OF_EVENTS) if self.on_snapshots else ("events", _OF_SNAPSHOTS)
         for argument, cure in others.items():
             if (received := getattr(self, argument)) != getattr(SimulateOptions, argument):
-                raise InvalidArgumentError(refusal(argument, f"left out with strategies on {kind}", received, cure))
+                raise InvalidArgumentError(argument, f"left out with strategies on {kind}", received, cure)
 
     @property
     def counts(self) -> list[int]:
@@ -149,7 +149,7 @@ class SimulateOptions:
         cure = "give for example 2,4,8"
         words = [word.strip() for word in self.ranks.split(",") if word.strip()]
         if not words or not all(word.isdecimal() and word.isascii() and int(word) for word in words):
-            raise InvalidArgumentError(refusal("ranks", "integers of at least 1, with commas", self.ranks, cure))
+            raise InvalidArgumentError("ranks", "integers of at least 1, with commas", self.ranks, cure)
         return [int(word) for word in dict.fromkeys(words)]
 
     @property
@@ -161,8 +161,7 @@ class SimulateOptions:
         """
         written = [word.strip() for word in self.strategy.split(",") if word.strip()]
         if not written:
-            cure = "separate them by commas"
-            raise InvalidArgumentError(refusal("strategy", "names of strategies", self.strategy, cure))
+            raise InvalidArgumentError("strategy", "names of strategies", self.strategy, "separate them by commas")
         for word in written:
             check_choice("strategy", word.split(":")[0], strategies())
         return list(dict.fromkeys(written))
@@ -177,7 +176,7 @@ class SimulateOptions:
         found = {word: strategies()[word.split(":")[0]].trains_on == "snapshots" for word in self.written}
         if len(set(found.values())) > 1:
             cure = "simulate them one after the other"
-            raise InvalidArgumentError(refusal("strategy", "all on events or all on snapshots", self.strategy, cure))
+            raise InvalidArgumentError("strategy", "all on events or all on snapshots", self.strategy, cure)
         return any(found.values())
 
     @property

@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from lightning_tgnn.algorithms.schedules.outlines import CUT
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.commands.shared.options import name_and_options
 from lightning_tgnn.types import Plan
 from lightning_tgnn.types.outline import Outline, RowShares
@@ -62,9 +62,9 @@ class SimulatedPlan:
         fewest = plan.strategy(1).fewest_ranks
         if fewest > _MOST_RANKS:
             requirement = f"one for at most {_MOST_RANKS:,} ranks"
-            raise InvalidArgumentError(refusal("strategy", requirement, f"{fewest:,}", "give lower factors"))
+            raise InvalidArgumentError("strategy", requirement, f"{fewest:,}", "give lower factors")
         if isinstance(count := plan.options.get("micro_batches", 1), str):
-            raise InvalidArgumentError(refusal("micro_batches", "a number, to be simulated", count, "give 1 or 2"))
+            raise InvalidArgumentError("micro_batches", "a number, to be simulated", count, "give 1 or 2")
         read = plan.plan(fewest).order.shares
         for option in given:
             check_choice(f"option of {name}", option, [*known, *read])

@@ -16,7 +16,7 @@ from lightning_tgnn.algorithms.schedules.outlines import COMPRESS, GRADIENT_SUMS
 from lightning_tgnn.algorithms.schedules.simulator import Costs
 from lightning_tgnn.algorithms.schedules.snapshot_loads import BACKWARD, HEAD, Load, LoadModel
 from lightning_tgnn.algorithms.traffic.gradient_compression import COMPRESSIONS, compressed_bytes, gradient_travels
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, check_not_negative
 from lightning_tgnn.commands.simulate.given_costs import (
     compressed_name,
     compressing_name,
@@ -104,7 +104,7 @@ class SnapshotCosts:
         if not found:
             requirement = "given: how many there are goes by the shapes of the weights"
             cure = "give for example 20000, or leave the compression out"
-            raise InvalidArgumentError(refusal(f"{name} of stages", requirement, "nothing", cure))
+            raise InvalidArgumentError(f"{name} of stages", requirement, "nothing", cure)
         return found
 
     def update_costs(self, compression: str | None, ranks: int, links: Links) -> Costs:
@@ -139,16 +139,14 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
     """
     if is_folder(written):
         cure = "give costs.yaml of `lightning-tgnn plan --kind snapshots`, which measures them"
-        raise InvalidArgumentError(
-            refusal("stages", "the loads of operators on snapshots", f"a folder, {written}", cure)
-        )
+        raise InvalidArgumentError("stages", "the loads of operators on snapshots", f"a folder, {written}", cure)
     held = read_mapping("stages", written)
     for name in held:
         check_choice("a part of stages", name, _PARTS)
     for name in ("loads", "widths"):
         if not (isinstance(held.get(name), dict) and held[name]):
             received = type(held[name]).__name__ if name in held else "nothing"
-            raise InvalidArgumentError(refusal(f"{name} of stages", "operators with numbers", received, _LOADS_FORM))
+            raise InvalidArgumentError(f"{name} of stages", "operators with numbers", received, _LOADS_FORM)
     loads, cut = (_loads(held[name]) if name in held else {} for name in ("loads", "where_cut_loads"))
     model = LoadModel(loads, _last_only(held.get("last_only", [HEAD]), loads))
     widths = _numbers("widths", held["widths"])
@@ -162,23 +160,20 @@ def read_snapshot_costs(written: str) -> SnapshotCosts:
 
 def _loads(held: object) -> dict[str, Load]:
     if not isinstance(held, dict):
-        raise InvalidArgumentError(
-            refusal("loads of stages", "operators with numbers", type(held).__name__, _LOADS_FORM)
-        )
+        raise InvalidArgumentError("loads of stages", "operators with numbers", type(held).__name__, _LOADS_FORM)
     loads = {}
     for operator, load in held.items():
         found = [number(one) for one in load] if isinstance(load, list) else [None]
         if None in found:
             requirement = "seconds of a snapshot, of a vertex, of an edge and, if there are any, of a target"
-            raise InvalidArgumentError(refusal(f"load of {operator!r}", requirement, load, _LOADS_FORM))
+            raise InvalidArgumentError(f"load of {operator!r}", requirement, load, _LOADS_FORM)
         loads[str(operator)] = [one for one in found if one is not None]
     return dict(LoadModel.from_dict(loads).loads)
 
 
 def _last_only(held: object, loads: Mapping[str, Load]) -> frozenset[str]:
     if not isinstance(held, list):
-        cure = f"write last_only: [{HEAD}]"
-        raise InvalidArgumentError(refusal("last_only of stages", "a list of operators", held, cure))
+        raise InvalidArgumentError("last_only of stages", "a list of operators", held, f"write last_only: [{HEAD}]")
     for operator in held:
         check_choice("last_only of stages", operator, [*loads, HEAD])
     return frozenset(held)
@@ -195,7 +190,7 @@ def written_costs(costs: SnapshotCosts) -> dict[str, Any]:
 
 def _numbers(argument: str, held: object) -> dict[str, float]:
     if not isinstance(held, dict):
-        raise InvalidArgumentError(refusal(argument, "names with numbers", type(held).__name__, _LOADS_FORM))
+        raise InvalidArgumentError(argument, "names with numbers", type(held).__name__, _LOADS_FORM)
     for name, value in held.items():
         found = number(value)
         check_not_negative(f"{name} of {argument}", value if found is None else found, cure=_LOADS_FORM)
@@ -207,7 +202,7 @@ def _rates(held: object) -> Rates:
     found = [[number(one) for one in row] for row in rows]
     if [len(row) for row in found] != [2, 2] or any(one is None for row in found for one in row):
         requirement, cure = "two rows of two numbers, of graph and NN operators", "write [[0.7, 1.0], [1.0, 0.8]]"
-        raise InvalidArgumentError(refusal("rates of stages", requirement, held, cure))
+        raise InvalidArgumentError("rates of stages", requirement, held, cure)
     return tuple(map(tuple, check_rates([[one or 0.0 for one in row] for row in found]).tolist()))
 
 
@@ -271,7 +266,7 @@ def read_sizes(written: str, draw: int = 0) -> SnapshotSizes:
     lengths = [len(column) for column in columns.values()]
     if len(lengths) != 2 + ("targets" in held) or len(set(lengths)) != 1 or not lengths[0]:
         requirement = "lists of as many vertices as edges, at least one, and of as many targets if there are any"
-        raise InvalidArgumentError(refusal("snapshots", requirement, lengths, _FORM))
+        raise InvalidArgumentError("snapshots", requirement, lengths, _FORM)
     for name, column in columns.items():
         for place, size in enumerate(column):
             check_int(f"{name} of snapshot {place}", size, minimum=0, cure="give how many there are")
@@ -290,26 +285,25 @@ def _groups(held: object, snapshots: int) -> list[int] | None:
     known = isinstance(held, list) and held and all(type(last) is int and 0 <= last < snapshots for last in held)
     if not known:
         cure = "give the numbers of the last snapshots of the groups, or leave it out"
-        requirement = f"a list of numbers below {snapshots}"
-        raise InvalidArgumentError(refusal("groups of snapshots", requirement, str(held)[:60], cure))
+        raise InvalidArgumentError("groups of snapshots", f"a list of numbers below {snapshots}", str(held)[:60], cure)
     return list(held)  # type: ignore[call-overload]
 
 
 def _columns(path: Path) -> dict[str, list[Any]]:
     if not path.is_file():
-        raise InvalidArgumentError(refusal("snapshots", "a file that is there", str(path), "correct the path"))
+        raise InvalidArgumentError("snapshots", "a file that is there", str(path), "correct the path")
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(refusal("snapshots", "a CSV file", f"{path} ({error})", _FORM)) from error
+        raise InvalidArgumentError("snapshots", "a CSV file", f"{path} ({error})", _FORM) from error
     found: dict[str, list[Any]] = {}
     for name in _COLUMNS[: 2 + bool(rows and "targets" in rows[0])]:
         cure = "write one row for each snapshot, below the line vertices,edges"
         if not rows:
-            raise InvalidArgumentError(refusal("snapshots", "a CSV file with at least one row", str(path), cure))
+            raise InvalidArgumentError("snapshots", "a CSV file with at least one row", str(path), cure)
         if name not in rows[0]:
-            raise InvalidArgumentError(refusal("snapshots", f"a CSV file with a column {name}", str(path), cure))
+            raise InvalidArgumentError("snapshots", f"a CSV file with a column {name}", str(path), cure)
         found[name] = [int(one) if (one := (row[name] or "").strip()).isdecimal() else one for row in rows]
     return found
 
@@ -329,8 +323,7 @@ def _made_up(held: Mapping[str, Any], draw: int) -> np.ndarray:
     )
     varies = number(held.get("varies", 1))
     if varies is None or not 1 <= varies < np.inf:
-        received = held.get("varies")
-        raise InvalidArgumentError(refusal("varies of snapshots", "a number of at least 1", received, _FORM))
+        raise InvalidArgumentError("varies of snapshots", "a number of at least 1", held.get("varies"), _FORM)
     walk = np.random.default_rng(draw).standard_normal(count).cumsum()
     share = (walk - walk.min()) / max(walk.max() - walk.min(), 1e-12)
     factor = varies ** (share - 0.5)

@@ -15,7 +15,7 @@ from lightning_tgnn.algorithms.schedules.snapshot_groups import PAPER, SnapshotG
 from lightning_tgnn.algorithms.schedules.snapshot_loads import backward_seconds, forward_seconds
 from lightning_tgnn.algorithms.schedules.snapshot_operators import predicted_groups
 from lightning_tgnn.algorithms.traffic.gradient_compression import gradient_traffic
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands.simulate.plans import SimulatedPlan
 from lightning_tgnn.commands.simulate.snapshot_costs import SnapshotCosts
 from lightning_tgnn.types.layout import RankLayout
@@ -112,7 +112,7 @@ def forecast_epoch(
         )  # fmt: skip
     else:
         cure = "give a strategy on snapshots with the order GroupPipeline or VertexShares"
-        raise InvalidArgumentError(refusal("strategy", "one whose groups can be timed", plan.written, cure))
+        raise InvalidArgumentError("strategy", "one whose groups can be timed", plan.written, cure)
     size = costs.gradient_bytes(compression)
     sent = gradient_traffic(compression, size, len(updates), layout.ranks)
     return found.updated(made.outline(plan.name), layout, update_costs, sent)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data.batches.sampling import EventSampler, Sample
 from lightning_tgnn.files.npy_file import allocate_npy
 from lightning_tgnn.files.unfinished import OwnedFolder
@@ -133,7 +133,7 @@ class PresampledEpochs:
         size = self._batch_size
         if turn.draw not in self._drawn or turn.of.start % size or len(turn.of) > size:
             requirement = "turns of the sets that it says, on global batches of one size, where an epoch is drawn ahead"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, "set presample='off'"))
+            raise InvalidArgumentError("schedule", requirement, turn, "set presample='off'")
         assert self._ends is not None
         places, files = torch.searchsorted(self._own, events), self._files[self._drawn[turn.draw]]
         neighbors = torch.cat([self._ends[places], files.neighbor_events[places]], dim=1)

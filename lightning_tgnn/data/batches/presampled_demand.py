@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.partitions.demand import Demand, DemandSample, re
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order, rank_of
 from lightning_tgnn.algorithms.streams.dedup import organize
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import mailed, read_by
 from lightning_tgnn.types import RankLayout, SharedWrites
@@ -79,7 +79,7 @@ def presample_apart(
             f"below the {len(loader.events):,} events of the training split, so that there is a batch to judge on"
         )
         cure = "give a smaller batch_size or fewer ranks"
-        raise InvalidArgumentError(refusal("batch_size times ranks", requirement, counter.size, cure))
+        raise InvalidArgumentError("batch_size times ranks", requirement, counter.size, cure)
     count = min(judged, max(counter.total // 4, 1))
     apart = ((2 * torch.arange(count) + 1) * counter.total // (2 * count)).tolist()  # the middle of each of as many
     rest = sorted(set(range(counter.total)) - set(apart))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.data.datamodules import TemporalDataModule
 from lightning_tgnn.data.sources.named_streams import STREAMS, stream_folder
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, EventSource, name_of
@@ -42,14 +42,14 @@ def data_of_recipe(
     """
     if not isinstance(recipe, Mapping | None):
         cure = "give a file that was written whole"
-        raise CheckpointError(refusal(f"the data in {file}", "a recipe of a DataModule", type(recipe).__name__, cure))
+        raise CheckpointError(f"the data in {file}", "a recipe of a DataModule", type(recipe).__name__, cure)
     # A sampler of negatives may be code, which a file must not choose; who asks draws none.
     known = TemporalDataModule().recipe.keys() - {"negatives", "eval_negatives"}
     arguments = {name: value for name, value in (recipe or {}).items() if name in known}
     arguments.setdefault("standardize_features", False)  # in files of before there was such a thing
     if source is None and arguments.get("source") is None:
         cure = "pass Predictor.from_checkpoint(path, data=TemporalDataModule(...)) with the stream of training"
-        raise InvalidArgumentError(refusal("data", f"given for {file}", None, cure))
+        raise InvalidArgumentError("data", f"given for {file}", None, cure)
     if source is not None:
         arguments["source"] = source
         if not trust:
@@ -70,9 +70,7 @@ def _read_only_source(arguments: Mapping[str, Any], root: str | Path | None, fil
     """Return what may be read: of a name the store that has been prepared, which a path leads to."""
     source = arguments["source"]
     if not isinstance(source, str):
-        raise CheckpointError(
-            refusal(f"source in {file}", "a name or a path", source, "give a file that was written whole")
-        )
+        raise CheckpointError(f"source in {file}", "a name or a path", source, "give a file that was written whole")
     name = name_of(source)
     if name is None or name == SYNTHETIC:
         return source
@@ -82,5 +80,5 @@ def _read_only_source(arguments: Mapping[str, Any], root: str | Path | None, fil
     folder = stream_folder(name, Path(root or str(arguments.get("root", "data"))).expanduser())
     if not is_event_store(folder):
         cure = f"give data={name!r} (--source {name}) and its root yourself, or {TRUST}"
-        raise CheckpointError(refusal(f"source in {file}", f"prepared in {folder}", source, cure))
+        raise CheckpointError(f"source in {file}", f"prepared in {folder}", source, cure)
     return str(folder.absolute())

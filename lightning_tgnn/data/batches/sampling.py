@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.algorithms.streams.past import past_end
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -131,7 +131,7 @@ def checked_embed_at(embed_at: str, past: str) -> EmbedAt:
         return "event"
     if past != "batch":
         cure = "set past='batch' too: one embedding cannot have the neighbours of several times"
-        raise InvalidArgumentError(refusal("embed_at", f"'event' with past={past!r}", embed_at, cure))
+        raise InvalidArgumentError("embed_at", f"'event' with past={past!r}", embed_at, cure)
     return "batch"
 
 
@@ -153,8 +153,7 @@ def check_batch_fits(sampler: EventSampler, batch_size: int, embed_at: EmbedAt) 
             f"{sampler.num_neighbors:,} for {roots}: at least {readable_size(needed)}, {readable_size(available)} free"
         )
         cure = "lower num_neighbors, batch_size or num_eval_negatives"
-        requirement = "few enough that a batch fits into memory"
-        raise InvalidArgumentError(refusal("num_neighbors", requirement, received, cure))
+        raise InvalidArgumentError("num_neighbors", "few enough that a batch fits into memory", received, cure)
 
 
 def batch_bytes(sampler: EventSampler, batch_size: int, embed_at: EmbedAt = "event") -> int:

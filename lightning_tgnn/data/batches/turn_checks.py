@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.types import Pass, RankLayout, Schedule, Turn
 from lightning_tgnn.types.schedule import TIME
 
@@ -22,23 +22,22 @@ def check_turn(turn: Turn, schedule: Schedule, copy: int, *, training: bool) -> 
     if training and turn.draw is None:
         cure = "set draw to the epoch of the pass, in turns without events as well"
         requirement = "turns that name the set of negatives that they are trained with"
-        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+        raise InvalidArgumentError("schedule", requirement, turn, cure)
     in_passes = "passes" in schedule.needs
     if turn.copy != copy or not (in_passes or (turn.reads and turn.writes)):
         cure = "give turns that do, or a store of your own behind a loader of your own"
         requirement = f"turns that read and write the rank's own copy of node state, {copy}"
-        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+        raise InvalidArgumentError("schedule", requirement, turn, cure)
     if 0 < len(turn.events) < len(turn.of) and turn.ranks < 2:
         cure = "set ranks of the turn to how many ranks share the batch, by which the loss is weighted"
         requirement = "turns of whole global batches, or of a part that several ranks share"
-        raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+        raise InvalidArgumentError("schedule", requirement, turn, cure)
 
 
 def _check_consecutive(turn: Turn) -> None:
     places = (turn.events, turn.of, turn.before, turn.after, turn.written, *turn.beside)
     if any(place is not None and len(place) > 1 and place.step != 1 for place in places):
-        cure = "give each rank a range of step 1"
-        raise InvalidArgumentError(refusal("schedule", "turns of consecutive events", turn, cure))
+        raise InvalidArgumentError("schedule", "turns of consecutive events", turn, "give each rank a range of step 1")
 
 
 def check_parts(schedule: Schedule, layout: RankLayout, over: Pass) -> None:
@@ -57,11 +56,11 @@ def check_parts(schedule: Schedule, layout: RankLayout, over: Pass) -> None:
     for turns in played:
         if not isinstance(turns, Sequence):
             cure = "return a list of them, or a subclass of collections.abc.Sequence"
-            raise InvalidArgumentError(refusal("schedule", "a Sequence of turns for every rank", turns, cure))
+            raise InvalidArgumentError("schedule", "a Sequence of turns for every rank", turns, cure)
     counts = [len(turns) for turns in played]
     if len(set(counts)) > 1:
         cure = "give the other ranks turns without events, with the draw and the global batch of the others"
-        raise InvalidArgumentError(refusal("schedule", "as many turns on every rank", counts, cure))
+        raise InvalidArgumentError("schedule", "as many turns on every rank", counts, cure)
     for index in {0, counts[0] - 1} if counts[0] else ():
         at_once = [turns[index] for turns in played]
         if index == 0 and over.epoch is not None:
@@ -78,7 +77,7 @@ def _check_resets(turns: Sequence[Turn]) -> None:
         if not (turn.copy or turn.resets):
             cure = "set resets of every rank's first turn of an epoch"
             requirement = "turns that begin an epoch of training with empty node state"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+            raise InvalidArgumentError("schedule", requirement, turn, cure)
 
 
 def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout, over: Pass) -> None:
@@ -95,15 +94,15 @@ def _check_batches(turns: Sequence[Turn], schedule: Schedule, layout: RankLayout
     ):
         if not fits:
             requirement = f"one whose {name} says how many global batches the ranks of a copy play at once, {batches}"
-            raise InvalidArgumentError(refusal("schedule", requirement, said, f"return {batches} from its {name}"))
+            raise InvalidArgumentError("schedule", requirement, said, f"return {batches} from its {name}")
     if "shared batches" in schedule.offers and batches > 1:
         cure = "offer 'pipeline' in its place, with the store HostMemory"
         requirement = "turns of one global batch at once, where it offers 'shared batches'"
-        raise InvalidArgumentError(refusal("schedule", requirement, batches, cure))
+        raise InvalidArgumentError("schedule", requirement, batches, cure)
     if "pipeline" in schedule.offers and batches < len(played):
         cure = "offer 'shared batches' in its place, with the store Sharded or Replicated"
         requirement = "turns of whole global batches, another on each rank, where it offers 'pipeline'"
-        raise InvalidArgumentError(refusal("schedule", requirement, f"{batches} on {len(played)} ranks", cure))
+        raise InvalidArgumentError("schedule", requirement, f"{batches} on {len(played)} ranks", cure)
 
 
 def check_resumable(turns: Sequence[Turn], over: Pass) -> Sequence[Turn]:
@@ -115,8 +114,7 @@ def check_resumable(turns: Sequence[Turn], over: Pass) -> Sequence[Turn]:
     first = turns[0] if over.first and over.epoch is not None and len(turns) else None
     if first is not None and not first.copy and first.of.start < over.first:  # further copies go round
         cure = "begin at `first` of the pass, or resume with as many ranks as before"
-        requirement = f"turns that resume at event {over.first} of the epoch"
-        raise InvalidArgumentError(refusal("schedule", requirement, first, cure))
+        raise InvalidArgumentError("schedule", f"turns that resume at event {over.first} of the epoch", first, cure)
     return turns
 
 
@@ -138,12 +136,11 @@ def _check_tiles(parts: Sequence[Turn]) -> None:
         if turn.events.start < before.events.stop:
             cure = "give later ranks later events"
             requirement = "parts of a batch that do not overlap, in the order of the ranks"
-            raise InvalidArgumentError(refusal("schedule", requirement, turn, cure))
+            raise InvalidArgumentError("schedule", requirement, turn, cure)
     ends = [own[0].of.start, *(turn.events.stop for turn in own)]
     starts = [*(turn.events.start for turn in own), own[0].of.stop]
     for end, start in zip(ends, starts, strict=True):
         if end != start and len(parts) >= own[0].ranks > 1:
             cure = "give each event of a global batch to one of the ranks that share it"
             requirement = "parts that have all events of their global batch"
-            received = f"{own[0].of} without {range(end, start)}"
-            raise InvalidArgumentError(refusal("schedule", requirement, received, cure))
+            raise InvalidArgumentError("schedule", requirement, f"{own[0].of} without {range(end, start)}", cure)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.files.npy_file import pieces
 
 
@@ -16,14 +16,14 @@ def check_tensors(columns: Mapping[str, object]) -> None:
     for name, column in columns.items():
         if not isinstance(column, Tensor):
             cure = "give torch.from_numpy(array), or the whole graph to lightning_tgnn.FullGraphDataModule"
-            raise DataError(refusal(name, "a tensor", type(column).__name__, cure))
+            raise DataError(name, "a tensor", type(column).__name__, cure)
 
 
 def check_type(name: str, column: Tensor, types: Sequence[torch.dtype], cure: str) -> None:
     """Refuse a column whose dtype is none of ``types``."""
     if column.dtype not in types:
         requirement = " or ".join(str(dtype).removeprefix("torch.") for dtype in types)
-        raise DataError(refusal(name, requirement, str(column.dtype).removeprefix("torch."), cure))
+        raise DataError(name, requirement, str(column.dtype).removeprefix("torch."), cure)
 
 
 def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
@@ -42,22 +42,21 @@ def check_ends(name: str, ends: Tensor, num_nodes: int) -> None:
     if lowest < 0 or highest >= num_nodes:
         wrong = lowest if lowest < 0 else highest
         cure = "number the vertices from 0, and give features of all of them"
-        raise DataError(refusal(name, f"vertices 0 .. {num_nodes - 1}, the rows of the features", wrong, cure))
+        raise DataError(name, f"vertices 0 .. {num_nodes - 1}, the rows of the features", wrong, cure)
 
 
 def check_pairs(src: Tensor, dst: Tensor) -> None:
     """Refuse columns of edges that are not both [E]."""
     if src.shape != dst.shape or src.dim() != 1:
         received = f"{list(src.shape)} and {list(dst.shape)}"
-        cure = "give both ends of every edge"
-        raise DataError(refusal("edges", "as many sources as destinations, [E]", received, cure))
+        raise DataError("edges", "as many sources as destinations, [E]", received, "give both ends of every edge")
 
 
 def check_edges(src: Tensor, dst: Tensor, num_nodes: int) -> None:
     """Refuse columns of edges that do not fit together, or are not between ``num_nodes`` vertices; see `check_ends`."""
     check_pairs(src, dst)
     if not len(src):
-        raise DataError(refusal("edges", "at least one", 0, "give a graph with edges"))
+        raise DataError("edges", "at least one", 0, "give a graph with edges")
     check_ends("src", src, num_nodes)
     check_ends("dst", dst, num_nodes)
 
@@ -65,27 +64,24 @@ def check_edges(src: Tensor, dst: Tensor, num_nodes: int) -> None:
 def check_features(features: Tensor) -> None:
     """Refuse features that are no finite float32 matrix [N, F]."""
     if features.dim() != 2 or not features.shape[1]:
-        raise DataError(refusal("features", "a matrix [N, F]", list(features.shape), "give a row per vertex"))
+        raise DataError("features", "a matrix [N, F]", list(features.shape), "give a row per vertex")
     check_type("features", features, (torch.float32,), "convert them")
     for piece in pieces(*features.shape):
         bad = ~torch.isfinite(features[piece]).all(1)
         if bad.any():
             vertex = piece.start + int(bad.nonzero()[0])
-            received, cure = f"NaN or infinity at vertex {vertex}", "clean the features first"
-            raise DataError(refusal("features", "finite", received, cure))
+            raise DataError("features", "finite", f"NaN or infinity at vertex {vertex}", "clean the features first")
 
 
 def check_edge_weights(weights: Tensor, num_edges: int, name: str = "edge_weights") -> None:
     """Refuse weights of edges that are not float32 [E], finite and above 0."""
     check_type(name, weights, (torch.float32,), "convert them")
     if weights.shape != (num_edges,):
-        cure = "give a vector [E]"
-        raise DataError(refusal(name, f"one for each of {num_edges} edges", list(weights.shape), cure))
+        raise DataError(name, f"one for each of {num_edges} edges", list(weights.shape), "give a vector [E]")
     for piece in pieces(num_edges):
         bad = ~((weights[piece] > 0) & torch.isfinite(weights[piece]))
         if bad.any():
-            wrong = float(weights[piece][bad][0])
-            raise DataError(refusal(name, "finite and above 0", wrong, "leave such edges out"))
+            raise DataError(name, "finite and above 0", float(weights[piece][bad][0]), "leave such edges out")
 
 
 def check_labels(labels: Tensor, num_nodes: int) -> None:
@@ -94,23 +90,21 @@ def check_labels(labels: Tensor, num_nodes: int) -> None:
     if labels.dim() == 2 and labels.shape[1] > 1:
         if len(labels) != num_nodes:
             cure = "give a row per vertex"
-            raise DataError(refusal("labels", f"one for each of {num_nodes} vertices", list(labels.shape), cure))
+            raise DataError("labels", f"one for each of {num_nodes} vertices", list(labels.shape), cure)
         for piece in pieces(num_nodes, labels.shape[1]):
             some = labels[piece]
             bad = ~(((some == 0) | (some == 1)).all(1) | (some == -1).all(1))
             if bad.any():
                 cure = "give -1 in all columns for a vertex without labels"
-                row = some[bad][0].tolist()
-                raise DataError(refusal("labels", "rows of 0 and 1, or -1 in a whole row", row, cure))
+                raise DataError("labels", "rows of 0 and 1, or -1 in a whole row", some[bad][0].tolist(), cure)
         return
     _check_length("labels", labels, num_nodes)
     lowest, highest = (int(label) for label in labels.aminmax())
     if lowest < -1:
-        cure = "number the classes from 0; -1 stands for none"
-        raise DataError(refusal("labels", "classes from 0, or -1", lowest, cure))
+        raise DataError("labels", "classes from 0, or -1", lowest, "number the classes from 0; -1 stands for none")
     if highest >= num_nodes:
         cure = "number the classes from 0 without gaps"
-        raise DataError(refusal("labels", f"classes below the number of vertices, {num_nodes}", highest, cure))
+        raise DataError("labels", f"classes below the number of vertices, {num_nodes}", highest, cure)
 
 
 def check_masks(masks: Mapping[str, Tensor], labels: Tensor) -> None:
@@ -119,23 +113,22 @@ def check_masks(masks: Mapping[str, Tensor], labels: Tensor) -> None:
         _check_length(f"{name} mask", mask, len(labels))
         check_type(f"{name} mask", mask, (torch.bool,), "convert it")
         if not mask.any():
-            raise DataError(refusal(f"{name} mask", "at least one vertex", 0, "choose some"))
+            raise DataError(f"{name} mask", "at least one vertex", 0, "choose some")
         for piece in pieces(len(labels)):
             unknown = mask[piece] & (labels[piece] < 0)
             if unknown.any():
                 vertex = piece.start + int(unknown.nonzero()[0])
                 cure = "leave it out of the mask, or give its label"
-                raise DataError(refusal(f"{name} mask", "vertices with a label", f"vertex {vertex}", cure))
+                raise DataError(f"{name} mask", "vertices with a label", f"vertex {vertex}", cure)
     names = list(masks)
     for number, one in enumerate(names):
         for other in names[number + 1 :]:
             both = sum(int((masks[one][piece] & masks[other][piece]).sum()) for piece in pieces(len(labels)))
             if both:
                 cure = "give each vertex to one of them"
-                raise DataError(refusal(f"{one} and {other} mask", "without a vertex in both", both, cure))
+                raise DataError(f"{one} and {other} mask", "without a vertex in both", both, cure)
 
 
 def _check_length(name: str, column: Tensor, num_nodes: int) -> None:
     if column.shape != (num_nodes,):
-        received = list(column.shape)
-        raise DataError(refusal(name, f"one for each of {num_nodes} vertices", received, "give a vector [N]"))
+        raise DataError(name, f"one for each of {num_nodes} vertices", list(column.shape), "give a vector [N]")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.node_ends import node_ranges
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.files.kept_folder import checksum, kept_in
 from lightning_tgnn.files.npy_file import NpyWriter, map_npy, mapped_tensor, pieces
 
@@ -148,7 +148,7 @@ def _check_there(folder: Path) -> None:
     """Refuse a folder that has gone, or that another machine has: it would be made anew."""
     if not folder.is_dir():
         cure = "open the graph where its files are"
-        raise InvalidArgumentError(refusal("folder", "the folder of the graph", f"{folder}, which is not there", cure))
+        raise InvalidArgumentError("folder", "the folder of the graph", f"{folder}, which is not there", cure)
 
 
 def _write(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, plain, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, did_you_mean, plain
 from lightning_tgnn.data.readers.parse import TextTable
 from lightning_tgnn.data.readers.rows import (
     Rows,
@@ -38,27 +38,26 @@ def check_columns(columns: object) -> dict[str, Any]:
     """
     cure = f"for example {_EXAMPLE}"
     if not isinstance(columns, Mapping):
-        raise InvalidArgumentError(refusal("columns", "a mapping of roles to names or positions", columns, cure))
+        raise InvalidArgumentError("columns", "a mapping of roles to names or positions", columns, cure)
     columns = plain(dict(columns))
     unknown = [role for role in columns if role not in _ROLES]
     missing = [role for role in _REQUIRED if columns.get(role) is None]
     for role in unknown:
         if question := did_you_mean(role, _ROLES):
-            raise InvalidArgumentError(refusal("columns", f"of the roles {', '.join(_ROLES)}", role, question))
+            raise InvalidArgumentError("columns", f"of the roles {', '.join(_ROLES)}", role, question)
     if unknown or missing:
         requirement = f"a mapping with src, dst, time and optionally {', '.join(_ROLES[3:-1])} and {_ROLES[-1]}"
-        raise InvalidArgumentError(refusal("columns", requirement, sorted(map(str, columns)), cure))
+        raise InvalidArgumentError("columns", requirement, sorted(map(str, columns)), cure)
     for role in _LISTS:
         listed = columns.get(role) or []
         is_rest = role == "edge_features" and listed == "rest"
         if not is_rest and not isinstance(listed, (list, tuple)):
             requirement = "a list, or 'rest'" if role == "edge_features" else "a list"
-            raise InvalidArgumentError(refusal(f"columns[{role!r}]", requirement, listed, f"write [{listed!r}]"))
+            raise InvalidArgumentError(f"columns[{role!r}]", requirement, listed, f"write [{listed!r}]")
     for role, keys in _keys_by_role(columns).items():
         for key in keys:
             if isinstance(key, bool) or not isinstance(key, (int, str)) or (isinstance(key, int) and key < 0):
-                requirement = "a column name or a position from 0"
-                raise InvalidArgumentError(refusal(f"columns[{role!r}]", requirement, key, cure))
+                raise InvalidArgumentError(f"columns[{role!r}]", "a column name or a position from 0", key, cure)
     return columns
 
 
@@ -83,8 +82,7 @@ def csv_table(head: Head, columns: Mapping[str, Any] | None) -> TextTable:
     if has_header and len(rows.names) != rows.width:
         where = f"{rows.path}, line {rows.first_line}"
         cure = "name every column in the header, and give every row all of them"
-        requirement = f"a row of {len(rows.names)} columns, as the header has"
-        raise DataError(refusal(where, requirement, f"{rows.width} columns", cure))
+        raise DataError(where, f"a row of {len(rows.names)} columns, as the header has", f"{rows.width} columns", cure)
     roles = roles_of(usual_columns(rows) if columns is None else columns, rows)
     if not has_header:
         refuse_names_as_ids(rows, roles)
@@ -136,7 +134,7 @@ def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None
         time = columns["time"]
         if time >= len(fields):
             cure = f"{head.path}, line {head.number} has {fields}"
-            raise DataError(refusal("columns['time']", f"a position below {len(fields)}", time, cure))
+            raise DataError("columns['time']", f"a position below {len(fields)}", time, cure)
         if is_time(fields[time]):
             return False
         places = [columns[role] for role in _ROLES[:4] if columns.get(role) is not None]
@@ -146,14 +144,14 @@ def _has_header(head: Head, fields: list[str], columns: Mapping[str, Any] | None
     is_named = columns is not None and columns["time"] in [field.strip() for field in fields]
     if not is_named and all(to_number(field) is not None for field in fields):
         cure = f"give the positions of the columns, for example {_EXAMPLE}, or add a header"
-        raise DataError(refusal(f"{head.path}, line {head.number}", "a header", head.text[:80], cure))
+        raise DataError(f"{head.path}, line {head.number}", "a header", head.text[:80], cure)
     return True
 
 
 def neither(head: Head, time: str) -> DataError:
     """Return the refusal of a first line that is no header and no event."""
     cure = f"repair its time, {time!r}, or give every column a name that does not begin with a digit"
-    return DataError(refusal(f"{head.path}, line {head.number}", "a header or an event", head.text[:80], cure))
+    return DataError(f"{head.path}, line {head.number}", "a header or an event", head.text[:80], cure)
 
 
 def refuse_names_as_ids(rows: Rows, roles: Roles) -> None:
@@ -166,7 +164,7 @@ def refuse_names_as_ids(rows: Rows, roles: Roles) -> None:
     if all(len(name) > 1 and name in _USUAL_NAMES[role] for role, name in ends.items()):
         received = " ".join(rows.first)[:80]
         cure = "repair the name of its last column, or rename these two nodes"
-        raise DataError(refusal(f"{rows.path}, line {rows.first_line}", "a header or an event", received, cure))
+        raise DataError(f"{rows.path}, line {rows.first_line}", "a header or an event", received, cure)
 
 
 def usual_columns(rows: Rows) -> dict[str, int]:
@@ -185,7 +183,7 @@ def usual_columns(rows: Rows) -> dict[str, int]:
             example = rows.names[[*candidates, *spare, 0][0]]
             cure = f"say which is which, for example columns={{'{role}': {example!r}, ...}}"
             requirement = f"a header with one usual name for {role} ({', '.join(usual)})"
-            raise DataError(refusal(str(rows.path), requirement, f"{found} in {list(rows.names)}", cure))
+            raise DataError(str(rows.path), requirement, f"{found} in {list(rows.names)}", cure)
         columns[role] = candidates[0]
     return columns
 
@@ -196,16 +194,16 @@ def _position(role: str, key: str | int, rows: Rows, spare: Sequence[str]) -> in
     argument = f"columns[{role!r}]"
     if isinstance(key, int):
         if key >= rows.width:
-            raise DataError(refusal(argument, f"a position below {rows.width}", key, f"{rows.path} has {there}"))
+            raise DataError(argument, f"a position below {rows.width}", key, f"{rows.path} has {there}")
         return key
     matches = [position for position, name in enumerate(rows.names) if name == key.strip()]
     if not matches:
         question = did_you_mean(key, spare)
         cure = f"{question} {rows.path} has {there}" if question else f"{rows.path} has {there}"
-        raise DataError(refusal(argument, "a column of the file", key, cure))
+        raise DataError(argument, "a column of the file", key, cure)
     if len(matches) > 1:
         cure = f"{rows.path} has it at the positions {matches}: give one of these numbers"
-        raise DataError(refusal(argument, "a name that occurs once in the header", key, cure))
+        raise DataError(argument, "a name that occurs once in the header", key, cure)
     return matches[0]
 
 
@@ -215,7 +213,7 @@ def _refuse_shared(found: Mapping[str, Sequence[int]], rows: Rows) -> None:
         for position in positions:
             if position in taken:
                 received = f"column {rows.name(position)} for {taken[position]} and {role}"
-                raise DataError(refusal("columns", "a mapping to distinct columns", received, "use each column once"))
+                raise DataError("columns", "a mapping to distinct columns", received, "use each column once")
             taken[position] = role
 
 
@@ -247,7 +245,7 @@ def jodie_roles(names: Sequence[str], width: int, where: str) -> Roles:
     again = [name for name in names[4:] if name.strip().lower() in _NAMES]
     if again:
         cure = "leave out the column that is there twice"
-        raise DataError(refusal(where, f"a header with {', '.join(_NAMES)} once each", f"{again} twice", cure))
+        raise DataError(where, f"a header with {', '.join(_NAMES)} once each", f"{again} twice", cure)
     return Roles(src=0, dst=1, time=2, label=3, edge_features=tuple(range(4, width)))
 
 
@@ -260,12 +258,12 @@ def jodie_table(head: Head) -> TextTable:
     delimiter = find_delimiter(head.text) or ","
     if any(begins_as_value(field) for field in fields_of(head, delimiter)[: len(_NAMES)]):
         cure = f"put the line {','.join(_NAMES)},{_MANY} on top"
-        raise DataError(refusal(f"{head.path}, line {head.number}", "JODIE's header", head.text[:80], cure))
+        raise DataError(f"{head.path}, line {head.number}", "JODIE's header", head.text[:80], cure)
     rows = find_rows(head, delimiter, has_header=True)
     named = [name for name in rows.names if name.lower() != _MANY]
     least = max(len(named), len(_NAMES))
     if rows.width < least:
         where = f"{rows.path}, line {rows.first_line}"
         cure = f"each needs {', '.join(_NAMES)} and the features of the header"
-        raise DataError(refusal(where, f"a row of at least {least} columns", f"{rows.width} columns", cure))
+        raise DataError(where, f"a row of at least {least} columns", f"{rows.width} columns", cure)
     return TextTable(rows, jodie_roles(rows.names, rows.width, str(rows.path)), bipartite=True)

@@ -53,7 +53,7 @@ def check_text_ids(table: Table, ids: np.ndarray) -> None:
             for role, text in (("src", fields[roles.src].strip()), ("dst", fields[roles.dst].strip())):
                 if text.endswith(".0"):
                     cure = f"write {text[:-2]}; in pandas, astype('Int64') before to_csv"
-                    raise DataError(refusal(f"{rows.path}, line {line}: {role}", "an integer or a name", text, cure))
+                    raise DataError(f"{rows.path}, line {line}: {role}", "an integer or a name", text, cure)
 
 
 def _wrong_width(where: str, fields: list[str], rows: Rows) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import narwhals as nw
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.readers.csv_columns import check_columns, has_jodie_names, jodie_roles, roles_of, usual_columns
 from lightning_tgnn.data.readers.frame_columns import Column
 from lightning_tgnn.data.readers.rows import Rows
@@ -87,7 +87,7 @@ def _table(
 ) -> FrameTable:
     first = next(filter(len, frames()), None)
     if first is None:
-        raise DataError(refusal(name, "a table with a row per event", "no row", "check how it was made"))
+        raise DataError(name, "a table with a row per event", "no row", "check how it was made")
     rows = Rows(Path(name), ",", 0, names, 1, tuple(map(str, first.row(0))))
     is_jodie = columns is None and has_jodie_names(names)
     if is_jodie:
@@ -150,7 +150,7 @@ def _parquet(
         if isinstance(error, DataError):
             raise
         cure = "it was cut short or damaged: write, copy or download it again"
-        raise DataError(refusal(str(path), "a complete Parquet file", str(error), cure)) from error
+        raise DataError(str(path), "a complete Parquet file", str(error), cure) from error
 
 
 def _by_position(source: Frame, columns: Mapping[str, Any]) -> tuple[tuple[str, ...], nw.DataFrame[Any]]:

@@ -11,7 +11,7 @@ import narwhals as nw
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.readers.culprit import NO_LABEL
 from lightning_tgnn.data.readers.dates import is_date, seconds_of, seconds_of_dates
@@ -173,7 +173,7 @@ class Column:
             raise self._refusal("a node id without NUL in every row", received, "drop or repair that row")
 
     def _refusal(self, requirement: str, received: str, cure: str) -> DataError:
-        return DataError(refusal(self.name, requirement, received, cure))
+        return DataError(self.name, requirement, received, cure)
 
 
 def _decoded(series: nw.Series[Any]) -> nw.Series[Any]:

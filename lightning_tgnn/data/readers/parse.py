@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
 from lightning_tgnn.data.readers.culprit import check_text_ids, find_culprit
 from lightning_tgnn.data.readers.dates import is_date, seconds_of_dates
@@ -50,7 +50,7 @@ class TextTable(Table):
     def explained(self, error: ValueError) -> DataError:
         """Return the refusal of the row that made a read fail."""
         cure = "look for unusual quotes"
-        unexplained = DataError(refusal(str(self.rows.path), "a table that Arrow can read", str(error).strip(), cure))
+        unexplained = DataError(str(self.rows.path), "a table that Arrow can read", str(error).strip(), cure)
         return find_culprit(self) or unexplained
 
     def check_ids(self, ids: np.ndarray) -> None:

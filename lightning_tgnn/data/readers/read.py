@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path
 from lightning_tgnn.data.readers.csv_columns import (
     check_columns,
     csv_table,
@@ -94,7 +94,7 @@ def check_unread(
     """
     for name, value, unset in (("format", format, "auto"), ("columns", columns, None), ("bipartite", bipartite, None)):
         if value != unset:
-            raise InvalidArgumentError(refusal(name, f"left out for {source}", value, "it says itself what it holds"))
+            raise InvalidArgumentError(name, f"left out for {source}", value, "it says itself what it holds")
 
 
 def open_table(
@@ -114,7 +114,7 @@ def open_table(
     if format == "auto" and found == "snap" and columns is None and table.rows.width > 3:
         received = f"nothing for {table.rows.width} columns: {' '.join(table.rows.first)[:80]}"
         cure = "say which is the time: columns={'src': 0, 'dst': 1, 'time': 2, 'edge_features': [3]}, or format='snap'"
-        raise DataError(refusal(f"columns of {path}", "given for more than src, dst and time", received, cure))
+        raise DataError(f"columns of {path}", "given for more than src, dst and time", received, cure)
     return replace(table, bipartite=table.bipartite if bipartite is None else bipartite, longest_id=longest_id)
 
 
@@ -134,7 +134,7 @@ def check_arguments(
     columns = check_columns(columns)
     if format == "jodie" or (format == "snap" and uses_names(columns)):
         requirement = "left out for format='jodie'" if format == "jodie" else "positions for format='snap'"
-        raise InvalidArgumentError(refusal("columns", requirement, columns, "choose format='csv' for names"))
+        raise InvalidArgumentError("columns", requirement, columns, "choose format='csv' for names")
     return columns
 
 
@@ -187,14 +187,14 @@ def _refuse_konect(head: Head) -> None:
         apart = ", bipartite=True" if konect[1] == "bip" else ""
         cure = f"give columns={{'src': 0, 'dst': 1, 'edge_features': [2], 'time': 3}}{apart}"
         received = f"KONECT's src dst weight time (it begins {head.comment!r})"
-        raise DataError(refusal(str(head.path), "src dst time", received, cure))
+        raise DataError(str(head.path), "src dst time", received, cure)
 
 
 def _refuse_no_time(rows: Rows) -> None:
     where = f"{rows.path}, line {rows.first_line}"
     if rows.width < 3:
         cure = "give the events their times; a graph without times is not a stream"
-        raise DataError(refusal(where, "src dst time", f"{rows.width} column(s): {' '.join(rows.first)[:80]}", cure))
+        raise DataError(where, "src dst time", f"{rows.width} column(s): {' '.join(rows.first)[:80]}", cure)
     if not is_time(rows.first[2]):
         cure = "start a heading with #, or give format='csv' and columns"
-        raise DataError(refusal(f"{where}: time (column 2, counted from 0)", "a number or a date", rows.first[2], cure))
+        raise DataError(f"{where}: time (column 2, counted from 0)", "a number or a date", rows.first[2], cure)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.readers.dates import is_date
 from lightning_tgnn.data.readers.text_file import Head, open_text, whole_lines
 
@@ -60,8 +60,7 @@ def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
     names = tuple(name.strip() for name in _header(head, delimiter)) if has_header else ()
     first_line, first = next(iterate(head.path, delimiter, skipped), (0, []))
     if not first:
-        cure = "check how it was written"
-        raise DataError(refusal(str(head.path), "a file with a row per event", "a header only", cure))
+        raise DataError(str(head.path), "a file with a row per event", "a header only", "check how it was written")
     spaced = delimiter is not None and any(
         b' "' in block and _BLANKS_BEFORE_QUOTE.search(block) is not None for block in whole_lines(head.path)
     )
@@ -71,7 +70,7 @@ def find_rows(head: Head, delimiter: str | None, *, has_header: bool) -> Rows:
 def _header(head: Head, delimiter: str | None) -> list[str]:
     if delimiter is not None and '"' in head.text and _is_open(head.text, delimiter):
         cure = "close the quotes that open there"
-        raise DataError(refusal(f"{head.path}, line {head.number}", "a whole header", head.text[:80], cure))
+        raise DataError(f"{head.path}, line {head.number}", "a whole header", head.text[:80], cure)
     return fields_of(head, delimiter)
 
 
@@ -86,7 +85,7 @@ def fields_of(head: Head, delimiter: str | None) -> list[str]:
     except csv.Error as error:
         where, received = f"{head.path}, line {head.number}", f"{head.text[:80]}... ({error})"
         cure = "check that it is a table, and close the quotes that open there"
-        raise DataError(refusal(where, "a header or an event", received, cure)) from None
+        raise DataError(where, "a header or an event", received, cure) from None
 
 
 def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[int, list[str]]]:
@@ -112,8 +111,7 @@ def iterate(path: Path, delimiter: str | None, skipped: int) -> Iterator[tuple[i
                 yield held
             reason = str(error)
         if reason:
-            cure = "close the quotes that open there"
-            raise DataError(refusal(f"{path}, line {begin}", "a row", reason, cure))
+            raise DataError(f"{path}, line {begin}", "a row", reason, "close the quotes that open there")
 
 
 def split(line: str, delimiter: str | None) -> list[str]:

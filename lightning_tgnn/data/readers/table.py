@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from typing_extensions import Self
 
-from lightning_tgnn.checks import DataError, LightningTGNNError, refusal
+from lightning_tgnn.checks import DataError, LightningTGNNError
 from lightning_tgnn.data.arrays import FIRST_DOUBTFUL
 from lightning_tgnn.data.readers.rows import Rows
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -265,5 +265,5 @@ def check_levels(name: str, found: Collection[str]) -> tuple[str, ...]:
         some = ", ".join(sorted(found)[:3])
         cure = "join rare ones, or give numbers as edge_features"
         received = f"{len(found):,}, such as {some}"
-        raise DataError(refusal(f"values of the categories {name}", f"at most {MOST_LEVELS}", received, cure))
+        raise DataError(f"values of the categories {name}", f"at most {MOST_LEVELS}", received, cure)
     return tuple(sorted(found))

@@ -14,7 +14,7 @@ from typing import IO, TextIO, cast
 
 from typing_extensions import Buffer
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 
 COMMENT_MARKS = "#%"
 _BLOCK_BYTES = 1 << 20
@@ -69,7 +69,7 @@ def read_head(path: Path) -> Head:
                 return Head(path, number, line.rstrip("\r\n"), comment)
             comment = comment or text
     received = "comments and blank lines only" if number else "an empty file"
-    raise DataError(refusal(str(path), "a file with a row per event", received, "check how it was written"))
+    raise DataError(str(path), "a file with a row per event", received, "check how it was written")
 
 
 def open_text(path: Path, *, blank_comments: bool = False) -> TextIO:
@@ -150,7 +150,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
             if sum(map(len, rest)) > LONGEST_LINE:
                 received = f"more, which begin with {b''.join(rest)[:20]!r}"
                 requirement, cure = f"of at most {LONGEST_LINE:,} bytes", "give a table with a line per event"
-                raise DataError(refusal(f"{path}, line {lines_before + 1}", requirement, received, cure))
+                raise DataError(f"{path}, line {lines_before + 1}", requirement, received, cure)
     if any(rest):
         yield b"".join(rest)
 
@@ -176,7 +176,7 @@ def check_regular(path: Path) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
-        raise DataError(refusal(str(path), "a file", kind, "write what it gives to a file first"))
+        raise DataError(str(path), "a file", kind, "write what it gives to a file first")
 
 
 def open_bytes(path: Path) -> IO[bytes]:
@@ -187,18 +187,16 @@ def open_bytes(path: Path) -> IO[bytes]:
     """
     if path.is_dir():
         cure = "give a file, or a folder that EventStore.save wrote"
-        raise DataError(refusal(str(path), "a file", "a folder that is no event store", cure))
+        raise DataError(str(path), "a file", "a folder that is no event store", cure)
     check_regular(path)
     try:
         with path.open("rb") as file:
             is_gzip = file.read(2) == b"\x1f\x8b"
         return cast(IO[bytes], gzip.open(path, "rb")) if is_gzip else path.open("rb")
     except FileNotFoundError:
-        raise DataError(refusal(str(path), "an existing file", "no such file", "check the path")) from None
+        raise DataError(str(path), "an existing file", "no such file", "check the path") from None
     except OSError as error:
-        raise DataError(
-            refusal(str(path), "a readable file", error.strerror, "check the path and its permissions")
-        ) from None
+        raise DataError(str(path), "a readable file", error.strerror, "check the path and its permissions") from None
 
 
 def read_block(file: IO[bytes], path: Path) -> bytes:
@@ -211,7 +209,7 @@ def read_block(file: IO[bytes], path: Path) -> bytes:
         return file.read(_BLOCK_BYTES)
     except (EOFError, OSError, zlib.error) as error:
         cure = "it was cut short or damaged: copy or download it again"
-        raise DataError(refusal(str(path), "a complete gzip file", str(error), cure)) from None
+        raise DataError(str(path), "a complete gzip file", str(error), cure) from None
 
 
 def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Iterator[bytes]:
@@ -233,24 +231,24 @@ def _checked(path: Path, blocks: Iterator[bytes], blank_comments: bool) -> Itera
 def _refuse_known_binary(path: Path, block: bytes) -> None:
     for magic, (kind, cure) in KNOWN_BINARIES.items():
         if block.startswith(magic):
-            raise DataError(refusal(str(path), "a text file", kind, cure))
+            raise DataError(str(path), "a text file", kind, cure)
 
 
 def _refuse_no_text(path: Path, block: bytes, lines_before: int) -> None:
     if b"\0" in block:
         where = f"{path}, line {lines_before + _line_in_block(block, block.index(0))}"
-        raise DataError(refusal(where, "text", "binary data", "give a text file, plain or gzipped"))
+        raise DataError(where, "text", "binary data", "give a text file, plain or gzipped")
     if _UTF8_MARK in block:
         where = f"{path}, line {lines_before + _line_in_block(block, block.index(_UTF8_MARK))}"
         cure = "take it out: files that were put together have one each"
-        raise DataError(refusal(where, "text without a byte order mark", "one inside the file", cure))
+        raise DataError(where, "text without a byte order mark", "one inside the file", cure)
     try:
         block.decode()
     except UnicodeDecodeError as error:
         where = f"{path}, line {lines_before + _line_in_block(block, error.start)}"
         received = block[error.start : error.start + 1]
         cure = "save the file as UTF-8, for example with iconv -f latin1 -t utf-8"
-        raise DataError(refusal(where, "UTF-8 text", received, cure)) from None
+        raise DataError(where, "UTF-8 text", received, cure) from None
 
 
 def _line_in_block(block: bytes, position: int) -> int:

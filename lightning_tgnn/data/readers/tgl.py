@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.readers.csv_columns import csv_table
 from lightning_tgnn.data.readers.text_file import read_head
 from lightning_tgnn.data.streams.columns import float_column, highest_count
@@ -94,13 +94,12 @@ def _open(folder: Path) -> _Files:
     for name, rows in ((EDGE_FEATURES, edge_features), (EDGE_CLASSES, classes)):
         if rows is not None and len(rows) != len(src):
             requirement = f"of a row per event of {EDGES}, which has {len(src)}"
-            cure = "take both files from the same place"
-            raise DataError(refusal(str(folder / name), requirement, f"{len(rows)} rows", cure))
+            raise DataError(str(folder / name), requirement, f"{len(rows)} rows", "take both files from the same place")
     highest = int(max(src.max(), dst.max()))
     if node_features is not None and len(node_features) <= highest:
         requirement = f"of a row per node of {EDGES}, which has node {highest}"
         cure = "take both files from the same place"
-        raise DataError(refusal(str(folder / NODE_FEATURES), requirement, f"{len(node_features)} rows", cure))
+        raise DataError(str(folder / NODE_FEATURES), requirement, f"{len(node_features)} rows", cure)
     return _Files(src, dst, time, edge_features, node_features, classes)
 
 
@@ -108,7 +107,7 @@ def _numbers(path: Path, chunk: dict[str, Ids]) -> tuple[np.ndarray, np.ndarray]
     src, dst = ids_as_written(chunk["src"], chunk["dst"])
     if src.dtype != np.int64:
         cure = "number the nodes as the rows of node_features.pt are"
-        raise DataError(refusal(f"{path}: src and dst", "integers", f"names such as {str(src[0]).strip()!r}", cure))
+        raise DataError(f"{path}: src and dst", "integers", f"names such as {str(src[0]).strip()!r}", cure)
     return src, dst
 
 
@@ -120,13 +119,13 @@ def _features(path: Path) -> Tensor | None:
         values = load_tensors(path, mapped=True)
     except (OSError, ValueError) as error:
         cure = "save the matrix itself, torch.save(matrix, path), or copy the file again if it is cut short"
-        raise DataError(refusal(str(path), "a file with one tensor", str(error), cure)) from error
+        raise DataError(str(path), "a file with one tensor", str(error), cure) from error
     is_matrix = isinstance(values, Tensor) and values.layout == torch.strided and values.dim() == 2
     # A matrix that repeats itself in memory could claim more rows than its file has.
     is_matrix = is_matrix and values.numel() * values.element_size() <= values.untyped_storage().nbytes()
     if not is_matrix or values.is_complex() or values.is_quantized:
         shape = f"{values.dtype} {list(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        raise DataError(refusal(str(path), "a matrix of numbers, [rows, width]", shape, "save it as a dense matrix"))
+        raise DataError(str(path), "a matrix of numbers, [rows, width]", shape, "save it as a dense matrix")
     return values.detach().float() if values.dtype == torch.bfloat16 else values.detach()  # numpy has none
 
 
@@ -154,6 +153,5 @@ def _class_rows(classes: Tensor, rows: Tensor | slice) -> np.ndarray:
     found = classes[rows]
     others = found[(found != 0) & (found != 1)]
     if len(others):
-        cure = "give a column per class"
-        raise DataError(refusal(f"{EDGE_CLASSES}", "of 0 and 1", others[0].item(), cure))
+        raise DataError(f"{EDGE_CLASSES}", "of 0 and 1", others[0].item(), "give a column per class")
     return found.to(torch.int8).numpy()

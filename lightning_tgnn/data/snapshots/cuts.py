@@ -14,7 +14,6 @@ from lightning_tgnn.checks import (
     check_fraction,
     check_int,
     check_positive,
-    refusal,
 )
 
 _WAYS = ("num_snapshots", "window", "events_per_snapshot")
@@ -46,7 +45,7 @@ class Cut:
         given = {name: getattr(self, name) for name in _WAYS if getattr(self, name) is not None}
         if len(given) != 1:
             cure = "say how an event stream is cut into snapshots, for example num_snapshots=100"
-            raise InvalidArgumentError(refusal(", ".join(_WAYS), "one of them given", given or None, cure))
+            raise InvalidArgumentError(", ".join(_WAYS), "one of them given", given or None, cure)
         if self.num_snapshots is not None:
             check_int("num_snapshots", self.num_snapshots, minimum=1, cure="give a number of windows, for example 100")
         if self.events_per_snapshot is not None:
@@ -61,7 +60,7 @@ class Cut:
             check_positive("lifetime", self.lifetime, cure="give a time in the stream's unit, or inf")
         if self.overlap:
             cure = "leave out one: edges that stay longer than a window make snapshots that overlap"
-            raise InvalidArgumentError(refusal("overlap", "0 with a lifetime", self.overlap, cure))
+            raise InvalidArgumentError("overlap", "0 with a lifetime", self.overlap, cure)
 
     def ranges(self, time: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return where each snapshot's events begin and end, int64 [T] each, and its time, float64 [T].
@@ -95,7 +94,7 @@ class Cut:
             assert self.num_snapshots is not None
             number = self.num_snapshots
             if number > 1 and not span:
-                raise DataError(refusal("the stream", "events of several times", start, "give events_per_snapshot"))
+                raise DataError("the stream", "events of several times", start, "give events_per_snapshot")
             length = span / (1 + (number - 1) * (1 - self.overlap))
         else:
             length = float(self.window)
@@ -105,7 +104,7 @@ class Cut:
             name = "num_snapshots" if self.window is None else "window"
             received = f"{number:,} snapshots of {len(time):,} events"
             requirement = "such that there are no more snapshots than events"
-            raise InvalidArgumentError(refusal(name, requirement, received, "take longer windows"))
+            raise InvalidArgumentError(name, requirement, received, "take longer windows")
         first = start + torch.arange(number, dtype=torch.float64) * (length * (1 - self.overlap))
         until = first + length
         ends = torch.searchsorted(time, until)

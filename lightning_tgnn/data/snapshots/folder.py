@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.whole_snapshots import SnapshotForm, WholeSnapshots
 from lightning_tgnn.files.new_folder import new_folder
@@ -67,7 +67,7 @@ class MappedSnapshots(WholeSnapshots):
         self.folder = folder
         if not folder.is_dir():
             cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
-            raise InvalidArgumentError(refusal("folder", "prepared", str(folder), cure))
+            raise InvalidArgumentError("folder", "prepared", str(folder), cure)
         _check_same(folder, _about(sequence, form))
         types = _types(form)
         self._columns = {name: mapped_tensor(_mapped(folder / f"{name}.npy", types[name])) for name in types}
@@ -77,7 +77,7 @@ class MappedSnapshots(WholeSnapshots):
             fits = bounds.shape == (len(sequence), 2) and (bounds >= 0).all() and (bounds <= rows).all()
             if not fits or (bounds[:, 0] > bounds[:, 1]).any():
                 requirement = f"bounds of {len(sequence)} snapshots in {rows:,} rows"
-                raise DataError(refusal(str(folder / f"{name}.bounds.npy"), requirement, "something else", _CURE))
+                raise DataError(str(folder / f"{name}.bounds.npy"), requirement, "something else", _CURE)
 
     def make(self, number: int) -> Snapshot:
         """Return a snapshot that is not kept."""
@@ -115,7 +115,7 @@ class MappedSnapshots(WholeSnapshots):
                 fits = fits and bool((starts.diff() >= 0).all()) and _within(columns, count)
         if not fits:
             requirement = f"edges between the {count:,} vertices of snapshot {number}"
-            raise DataError(refusal(str(self.folder), requirement, "numbers out of range", _CURE))
+            raise DataError(str(self.folder), requirement, "numbers out of range", _CURE)
 
     def links_of(self, number: int) -> Tensor:
         """Return what `WholeSnapshots.links_of` does."""
@@ -129,7 +129,7 @@ class MappedSnapshots(WholeSnapshots):
 def _mapped(path: Path, dtype: type[np.number]) -> np.ndarray:
     array = map_npy(refuse_link(path), cure=_CURE)
     if array.dtype != dtype:
-        raise DataError(refusal(str(path), f"of {np.dtype(dtype)}", str(array.dtype), _CURE))
+        raise DataError(str(path), f"of {np.dtype(dtype)}", str(array.dtype), _CURE)
     return array
 
 
@@ -204,5 +204,4 @@ def _check_same(folder: Path, about: dict[str, Any]) -> None:
             else "something else"
         )
         cure = "choose another folder, or remove this one"
-        received = f"{folder} with {other}"
-        raise InvalidArgumentError(refusal("folder", "new, empty, or of the same snapshots", received, cure))
+        raise InvalidArgumentError("folder", "new, empty, or of the same snapshots", f"{folder} with {other}", cure)

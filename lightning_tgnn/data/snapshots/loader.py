@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import CheckpointError, InvalidArgumentError
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.types import (
@@ -343,13 +343,13 @@ class SnapshotGroupLoader(SnapshotLoader):
             )
             received = f"{self.batch_size} on {self.layout.ranks} ranks, {self.global_batch_size} groups a step"
             cure = "lower batch_size, take fewer devices or a longer split, or leave out vertices_per_batch"
-            raise InvalidArgumentError(refusal("batch_size", requirement, received, cure))
+            raise InvalidArgumentError("batch_size", requirement, received, cure)
 
     def _check_same_updates(self, saved: int) -> None:
         if saved != self.global_batch_size:
             requirement = f"such that an update has {saved} groups, to resume in the middle of this epoch"
             cure = "give the same devices and batch_size, or resume from a checkpoint of the end of an epoch"
-            raise CheckpointError(refusal("batch_size", requirement, self.global_batch_size, cure))
+            raise CheckpointError("batch_size", requirement, self.global_batch_size, cure)
 
 
 @dataclass(frozen=True)

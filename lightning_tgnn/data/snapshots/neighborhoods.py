@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.data_parallel import part_of
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash, shuffled
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.data.snapshots.targets import TargetMaker
 from lightning_tgnn.types import GroupPart, Snapshot, SnapshotGroup, SparseRows, Targets
 
@@ -176,7 +176,7 @@ def checked_fanouts(
     if vertices_per_batch is None:
         if fanouts is not None:
             cure = "give vertices_per_batch as well, or train all vertices with all their neighbours"
-            raise InvalidArgumentError(refusal("fanouts", "left out without vertices_per_batch", fanouts, cure))
+            raise InvalidArgumentError("fanouts", "left out without vertices_per_batch", fanouts, cure)
         return (None,) * num_layers
     check_int("vertices_per_batch", vertices_per_batch, minimum=1, cure="1000 is usual, None takes all vertices")
     each: tuple[int | None, ...] = (fanouts,) * num_layers  # type: ignore[assignment]
@@ -184,14 +184,14 @@ def checked_fanouts(
         each = tuple(fanouts)
     if len(each) != num_layers:
         cure = "give one number, or one for each layer"
-        raise InvalidArgumentError(refusal("fanouts", f"of {num_layers} layers", list(each), cure))
+        raise InvalidArgumentError("fanouts", f"of {num_layers} layers", list(each), cure)
     for fanout in each:
         if fanout is not None:
             check_int("fanouts", fanout, minimum=1, cure="10 is usual, None takes all neighbours")
     if num_hops > 1 and len(set(each)) > 1:
         cure = "give one number for all layers"
         requirement = f"the same for all layers with num_hops={num_hops}, which read one matrix"
-        raise InvalidArgumentError(refusal("fanouts", requirement, list(each), cure))
+        raise InvalidArgumentError("fanouts", requirement, list(each), cure)
     return each
 
 

@@ -16,7 +16,6 @@ from lightning_tgnn.checks import (
     check_int,
     check_path,
     check_seed,
-    refusal,
 )
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.graphs.graph import NORMALIZATIONS
@@ -226,7 +225,7 @@ class SnapshotPipeline(SplitSnapshots):
         if self.group_size > len(sequence):
             cure = "take smaller groups, or cut the source into more snapshots"
             requirement = f"at most the number of snapshots, {len(sequence)}"
-            raise InvalidArgumentError(refusal("group_size", requirement, self.group_size, cure))
+            raise InvalidArgumentError("group_size", requirement, self.group_size, cure)
         if self.folder is None:
             self.snapshots.check_memory()
         groups = " / ".join(f"{len(numbers):,}" for numbers in (split.train, split.val, split.test))
@@ -248,7 +247,7 @@ class SnapshotPipeline(SplitSnapshots):
         _, fanouts = self._sampling
         if num_layers is not None and isinstance(fanouts, Sequence) and len(fanouts) != num_layers:
             cure = "give one number, or one for each layer, or set num_layers of the task"
-            raise InvalidArgumentError(refusal("fanouts", f"of the task's {num_layers} layers", list(fanouts), cure))
+            raise InvalidArgumentError("fanouts", f"of the task's {num_layers} layers", list(fanouts), cure)
         wanted = self._num_layers or num_layers or _LAYERS
         if wanted != self._form.num_layers:
             self._form = replace(self._form, num_layers=wanted)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int, check_share, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int, check_share
 from lightning_tgnn.data.graphs.checks import check_ends, check_pairs, check_type
 from lightning_tgnn.files.npy_file import pieces
 
@@ -33,15 +33,12 @@ def check_ranges(begins: Tensor, ends: Tensor, num_edges: int) -> None:
     """
     if begins.dim() != 1 or begins.shape != ends.shape or not len(begins):
         received = f"{list(begins.shape)} and {list(ends.shape)}"
-        raise DataError(
-            refusal("begins and ends", "one for each snapshot, [T]", received, "give at least one snapshot")
-        )
+        raise DataError("begins and ends", "one for each snapshot, [T]", received, "give at least one snapshot")
     wrong = (begins < 0) | (ends < begins) | (ends > num_edges)
     if wrong.any():
         number = int(wrong.nonzero()[0])
         received = f"{int(begins[number])} .. {int(ends[number])} in snapshot {number}"
-        requirement = f"ranges within the {num_edges:,} edges"
-        raise DataError(refusal("begins and ends", requirement, received, "count the edges from 0"))
+        raise DataError("begins and ends", f"ranges within the {num_edges:,} edges", received, "count the edges from 0")
 
 
 def check_edge_columns(
@@ -64,8 +61,7 @@ def check_edge_columns(
     named = {"weights": weights, "relations": relations, "labels of edges": labels}
     for name, column in named.items():
         if column is not None and column.shape != src.shape:
-            requirement = f"one for each of the {len(src):,} edges"
-            raise DataError(refusal(name, requirement, list(column.shape), "give a column [E]"))
+            raise DataError(name, f"one for each of the {len(src):,} edges", list(column.shape), "give a column [E]")
     if weights is not None:
         check_type("weights", weights, (torch.float32,), "convert them")
         _check_finite("weights", weights, "edge")
@@ -73,7 +69,7 @@ def check_edge_columns(
         check_type("relations", relations, (torch.int64,), "number the kinds of edges from 0")
         if len(relations) and int(relations.min()) < 0:
             cure = "number the kinds of edges from 0"
-            raise DataError(refusal("relations", "kinds of edges from 0", int(relations.min()), cure))
+            raise DataError("relations", "kinds of edges from 0", int(relations.min()), cure)
         _check_gaps(relations)
     if labels is not None:
         check_label_column("labels of edges", labels)
@@ -87,8 +83,7 @@ def _check_gaps(relations: Tensor) -> None:
     kinds = len(torch.cat([relations[piece].unique() for piece in pieces(len(relations))]).unique())
     if highest >= _NUMBERS_PER_KIND * kinds:
         received = f"{kinds} kinds up to {highest}"
-        cure = "number the kinds of edges from 0 without gaps"
-        raise DataError(refusal("relations", "kinds of edges", received, cure))
+        raise DataError("relations", "kinds of edges", received, "number the kinds of edges from 0 without gaps")
 
 
 def check_label_column(name: str, labels: Tensor) -> None:
@@ -102,7 +97,7 @@ def check_label_column(name: str, labels: Tensor) -> None:
         _check_finite(name, labels, "row")
     elif labels.numel() and int(labels.min()) < -1:
         cure = "number the classes from 0; -1 stands for none"
-        raise DataError(refusal(name, "classes from 0, or -1", int(labels.min()), cure))
+        raise DataError(name, "classes from 0, or -1", int(labels.min()), cure)
 
 
 def check_snapshot_times(times: Tensor, num_snapshots: int) -> None:
@@ -112,14 +107,13 @@ def check_snapshot_times(times: Tensor, num_snapshots: int) -> None:
         DataError: Times do not ascend, are not finite, or are not one for each snapshot.
     """
     if times.shape != (num_snapshots,):
-        requirement = f"one for each of {num_snapshots} snapshots"
-        raise DataError(refusal("times", requirement, list(times.shape), "give a vector [T]"))
+        raise DataError("times", f"one for each of {num_snapshots} snapshots", list(times.shape), "give a vector [T]")
     _check_finite("times", times, "snapshot")
     early = (times[1:] <= times[:-1]).nonzero()
     if len(early):
         number = int(early[0]) + 1
         received = f"{float(times[number])} for snapshot {number} after {float(times[number - 1])}"
-        raise DataError(refusal("times", "ascending", received, "sort the snapshots by time, one for each time"))
+        raise DataError("times", "ascending", received, "sort the snapshots by time, one for each time")
 
 
 def check_vertex_features(features: Tensor | Sequence[Tensor], num_snapshots: int, num_nodes: int) -> None:
@@ -133,7 +127,7 @@ def check_vertex_features(features: Tensor | Sequence[Tensor], num_snapshots: in
         return
     if len(features) != num_snapshots:
         requirement = f"a matrix for each of {num_snapshots} snapshots"
-        raise DataError(refusal("features", requirement, len(features), "give one [N, F] each, or one for all"))
+        raise DataError("features", requirement, len(features), "give one [N, F] each, or one for all")
     for number, matrix in enumerate(features):
         _check_matrix(f"features of snapshot {number}", matrix, num_nodes, matrix_width(features[0]))
 
@@ -146,7 +140,7 @@ def check_vertex_labels(labels: Tensor, num_snapshots: int, num_nodes: int) -> N
     """
     if labels.shape not in ((num_nodes,), (num_snapshots, num_nodes)):
         requirement = f"[{num_nodes}], or [{num_snapshots}, {num_nodes}] where they change"
-        raise DataError(refusal("labels of vertices", requirement, list(labels.shape), "give a label for every vertex"))
+        raise DataError("labels of vertices", requirement, list(labels.shape), "give a label for every vertex")
     check_label_column("labels of vertices", labels)
 
 
@@ -159,7 +153,7 @@ def _check_matrix(name: str, matrix: Tensor, num_nodes: int, width: int | None =
     wide = matrix_width(matrix)
     if matrix.dim() != 2 or len(matrix) != num_nodes or not wide or width not in (None, wide):
         requirement = f"a matrix [{num_nodes}, {width or 'F'}]"
-        raise DataError(refusal(name, requirement, list(matrix.shape), "give a row for every vertex of the sequence"))
+        raise DataError(name, requirement, list(matrix.shape), "give a row for every vertex of the sequence")
     check_type(name, matrix, (torch.float32,), "convert them")
     _check_finite(name, matrix, "vertex")
 
@@ -170,7 +164,7 @@ def _check_finite(name: str, column: Tensor, rows: str) -> None:
         bad = ~torch.isfinite(values.reshape(len(values), -1)).all(1)
         if bad.any():
             received = f"NaN or infinity at {rows} {piece.start + int(bad.nonzero()[0])}"
-            raise DataError(refusal(name, "finite", received, "clean the data first"))
+            raise DataError(name, "finite", received, "clean the data first")
 
 
 VertexFeatures: TypeAlias = "Tensor | Sequence[Tensor]"
@@ -275,11 +269,11 @@ class SnapshotSequence:
         check_share("turnover", turnover, cure="give a share, for example 0.1")
         if not isinstance(edge_counts, Sequence) or isinstance(edge_counts, str) or not edge_counts:
             cure = "say how many edges each snapshot keeps, for example [1000, 500, 1000]"
-            raise InvalidArgumentError(refusal("edge_counts", "a number for each snapshot", edge_counts, cure))
+            raise InvalidArgumentError("edge_counts", "a number for each snapshot", edge_counts, cure)
         for number, count in enumerate(edge_counts):
             cure = f"the graph has {len(src):,} edges"
             if check_int(f"edge_counts[{number}]", count, minimum=0, cure=cure) > len(src):
-                raise InvalidArgumentError(refusal(f"edge_counts[{number}]", f"at most {len(src)}", count, cure))
+                raise InvalidArgumentError(f"edge_counts[{number}]", f"at most {len(src)}", count, cure)
         counts = torch.tensor(list(edge_counts), dtype=torch.int64)
         gone = (counts * turnover).round().long()
         begins = gone.cumsum(0) - gone

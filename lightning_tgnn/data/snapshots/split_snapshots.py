@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_fraction, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_fraction
 from lightning_tgnn.data.pipeline import Pipeline
 from lightning_tgnn.data.snapshots.folder import MappedSnapshots, write_snapshots
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
@@ -71,7 +71,7 @@ class SnapshotSplit:
                 received = f"{total} snapshots with val_ratio={val_ratio} and test_ratio={test_ratio}"
                 cure = "cut the source into more snapshots, or change the shares"
                 requirement = f"so many that the {SPLIT_NAMES[split]} split has the targets of one"
-                raise InvalidArgumentError(refusal("snapshots", requirement, received, cure))
+                raise InvalidArgumentError("snapshots", requirement, received, cure)
             numbers = range(begin - targets.ahead, end - targets.ahead)
             groups[split] = tuple(number for number in numbers if targets.any(number))
             if len(groups[split]) < len(numbers):
@@ -79,7 +79,7 @@ class SnapshotSplit:
             if not groups[split]:
                 received = f"{len(numbers)} groups without"
                 cure = "take longer windows, or give more labels"
-                raise DataError(refusal(f"the {SPLIT_NAMES[split]} split", "a group with targets", received, cure))
+                raise DataError(f"the {SPLIT_NAMES[split]} split", "a group with targets", received, cure)
         notice = f"groups without targets are left out: {', '.join(notices)}" if notices else None
         return cls(**groups, notice=notice)
 
@@ -239,8 +239,7 @@ class SplitSnapshots(Pipeline, SnapshotData):
         labels = read.vertex_labels if kind == "vertices" else read.edge_labels
         if labels is None:
             cure = f"give the labels of the {kind}, or predict links"
-            requirement = f"given for target={kind!r}, or held by the source"
-            raise InvalidArgumentError(refusal("labels", requirement, None, cure))
+            raise InvalidArgumentError("labels", f"given for target={kind!r}, or held by the source", None, cure)
         return labels
 
 
@@ -255,5 +254,5 @@ def _num_classes(labels: Tensor) -> int:
     highest, limit = int(labels.max()) if labels.numel() else -1, max(labels.shape[-1], _FEWEST_CLASSES)
     if highest >= limit:
         cure = "number the classes, for example by torch.unique(labels, return_inverse=True)"
-        raise InvalidArgumentError(refusal("labels", f"classes numbered from 0, below {limit:,}", highest, cure))
+        raise InvalidArgumentError("labels", f"classes numbered from 0, below {limit:,}", highest, cure)
     return max(highest + 1, 2) if highest >= 0 else 0

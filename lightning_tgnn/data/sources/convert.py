@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from lightning_tgnn.algorithms.streams.large_columns import ordered_pieces
-from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_path
 from lightning_tgnn.data.readers.read import check_arguments, open_table
 from lightning_tgnn.data.readers.table import Table, are_whole
 from lightning_tgnn.data.streams.columns import check_calendar, notice_merged_times
@@ -190,10 +190,10 @@ def write_csv(store: EventStore, path: Path) -> Path:
         InvalidArgumentError: The file exists or cannot be written, or the store has what a CSV of events cannot hold.
     """
     if path.exists():
-        raise InvalidArgumentError(refusal("output", "a new file", str(path), "choose another or remove it"))
+        raise InvalidArgumentError("output", "a new file", str(path), "choose another or remove it")
     if store.node_features is not None or (store.labels is not None and store.labels.ndim > 1):
         received = "node features or several labels per event"
-        raise InvalidArgumentError(refusal("output", "a folder for such a stream", received, "drop .csv"))
+        raise InvalidArgumentError("output", "a folder for such a stream", received, "drop .csv")
     with new_file(path) as partial:
         _write(store, partial)
     return path

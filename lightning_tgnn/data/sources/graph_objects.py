@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.arrays import as_array, as_numbers
 from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.streams.columns import highest_count, node_column
@@ -58,7 +58,7 @@ def from_temporal_data(data: TemporalData) -> EventStore:
     missing = [name for name in ("src", "dst", "t") if name not in held]
     if missing:
         cure = f"give it {', '.join(missing)} as well"
-        raise DataError(refusal("source", "a TemporalData with src, dst and t", sorted(held), cure))
+        raise DataError("source", "a TemporalData with src, dst and t", sorted(held), cure)
     _notice_unread("TemporalData", held.keys() - _OF_PYG)
     src, dst = (node_column(name, held[name]) for name in ("src", "dst"))
     return EventStore.from_arrays(
@@ -120,7 +120,7 @@ def _names_in(held: Mapping[str, Tensor], columns: Mapping[str, Any]) -> dict[st
     if not are_names or set(columns) - set(_ROLES):
         requirement = f"a mapping of {', '.join(_ROLES)} for a DGLGraph"
         cure = "give names of edata, for example columns={'time': 't', 'edge_features': ['a', 'b']}"
-        raise InvalidArgumentError(refusal("columns", requirement, columns, cure))
+        raise InvalidArgumentError("columns", requirement, columns, cure)
     names = {"label": _first(held, "label"), "edge_features": [name for name in ("feat",) if name in held], **columns}
     names["edge_features"] = names["edge_features"] or []
     if "time" not in columns:
@@ -128,13 +128,13 @@ def _names_in(held: Mapping[str, Tensor], columns: Mapping[str, Any]) -> dict[st
         if len(usual) != 1:
             requirement = f"a DGLGraph with one of {', '.join(_USUAL_TIMES)} in its edata"
             cure = "give every edge its time, or say which it is, for example columns={'time': 'when'}"
-            raise DataError(refusal("source", requirement, sorted(held), cure))
+            raise DataError("source", requirement, sorted(held), cure)
         names["time"] = usual[0]
     used = [names["time"], *([names["label"]] if names["label"] else []), *names["edge_features"]]
     for name in used:
         if name not in held:
             cure = f"it has {', '.join(sorted(held))}"
-            raise DataError(refusal("columns", "a mapping to names in the graph's edata", name, cure))
+            raise DataError("columns", "a mapping to names in the graph's edata", name, cure)
     return names
 
 
@@ -153,5 +153,5 @@ def _matrix(columns: Mapping[str, object]) -> np.ndarray:
     held = [as_numbers(name, column) for name, column in columns.items()]
     for name, column in zip(columns, held, strict=True):
         if not column.dim():
-            raise DataError(refusal(name, "of a row for each event", "a single number", "give a column"))
+            raise DataError(name, "of a row for each event", "a single number", "give a column")
     return torch.cat([column.reshape(len(column), -1).float() for column in held], dim=1).numpy()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.readers import read_events
 from lightning_tgnn.data.readers.tgl import convert_tgl
 from lightning_tgnn.data.streams.event_store import EventStore, is_event_store
@@ -158,7 +158,7 @@ def _check_room(name: str, stream: PublishedStream, fetched: Path) -> None:
     if free < needed:
         cure = "give a root on a larger disk, or convert a part of the stream yourself"
         requirement = f"on a disk with about {needed / 1e9:,.0f} GB free for {name}"
-        raise InvalidArgumentError(refusal("root", requirement, f"{free / 1e9:,.0f} GB in {place}", cure))
+        raise InvalidArgumentError("root", requirement, f"{free / 1e9:,.0f} GB in {place}", cure)
     notice = f"{name}: {stream.num_events:,} events take about {needed / 1e9:,.0f} GB of {place}, files and store"
     Console(stderr=True).out(notice, highlight=False)
 
@@ -172,7 +172,7 @@ def _convert_fetched(stream: PublishedStream, fetched: Path, folder: Path) -> No
         shutil.rmtree(fetched)
         cure = "try again; if it stays so, what is published has changed: give a file of it that you trust"
         urls = ", ".join(file.url for file in stream.files)
-        raise DataError(refusal(urls, "the published stream", str(error), cure)) from error
+        raise DataError(urls, "the published stream", str(error), cure) from error
     shutil.rmtree(fetched)
 
 
@@ -190,13 +190,13 @@ def _convert(stream: PublishedStream, source: Path, folder: Path) -> None:
         if found != expected:
             requirement = f"a stream of {expected[0]:,} events and {expected[1]:,} nodes"
             cure = "it was cut short, or is another file: download it again"
-            raise DataError(refusal(str(source), requirement, f"{found[0]:,} and {found[1]:,}", cure))
+            raise DataError(str(source), requirement, f"{found[0]:,} and {found[1]:,}", cure)
         unchecked.rename(folder)
     except (OSError, InvalidArgumentError) as error:
         reason = error if isinstance(error, OSError) else error.__cause__  # of a refusal that names the hidden folder
         if not isinstance(reason, OSError):
             raise
         cure = "make room, or choose another root"
-        raise InvalidArgumentError(refusal(str(folder), "where the store can be written", str(reason), cure)) from error
+        raise InvalidArgumentError(str(folder), "where the store can be written", str(reason), cure) from error
     finally:
         shutil.rmtree(unchecked, ignore_errors=True)

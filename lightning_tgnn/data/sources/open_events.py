@@ -17,7 +17,6 @@ from lightning_tgnn.checks import (
     check_path,
     check_settings,
     plain,
-    refusal,
     with_home,
 )
 from lightning_tgnn.data.readers import FORMATS, read_events
@@ -209,7 +208,7 @@ def _open_named(name: str, options: ReadOptions) -> EventStore:
     folder = stream_folder(name, options.root)
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
-        raise InvalidArgumentError(refusal("source", f"prepared in {folder}", name, cure))
+        raise InvalidArgumentError("source", f"prepared in {folder}", name, cure)
     return EventStore.open(folder)
 
 
@@ -217,7 +216,7 @@ def _read_path(source: str | Path, options: ReadOptions) -> EventStore:
     path = Path(source)
     if not path.exists() and path.name == str(source) and not path.suffix:
         cure = "correct the path or the name"
-        raise DataError(refusal("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure))
+        raise DataError("source", f"an existing file or folder, or one of {', '.join(_NAMES)}", source, cure)
     return read_events(
         path,
         format=options.format,
@@ -242,7 +241,7 @@ def _from_object(source: EventSource, options: ReadOptions) -> EventStore:
     if _is_tgb(source):
         check_unread("a TGB dataset", format=options.format, columns=options.columns, bipartite=options.bipartite)
         return from_tgb(source)
-    raise InvalidArgumentError(refusal("source", _FORMS, type(source).__name__, "give one of these"))
+    raise InvalidArgumentError("source", _FORMS, type(source).__name__, "give one of these")
 
 
 def _is_frame(source: object) -> TypeGuard[Frame]:

@@ -21,7 +21,6 @@ from lightning_tgnn.checks import (
     check_fraction,
     check_int,
     check_positive,
-    refusal,
 )
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.files.memory import check_fits
@@ -147,13 +146,11 @@ def generate_stream(
         if num_nodes is not None and (num_sources, num_destinations) != (_SOURCES, _DESTINATIONS):
             cure = "leave them out, or num_nodes"
             received = (num_sources, num_destinations)
-            raise InvalidArgumentError(
-                refusal("num_sources, num_destinations", "left out beside num_nodes", received, cure)
-            )
+            raise InvalidArgumentError("num_sources, num_destinations", "left out beside num_nodes", received, cure)
         num_sources = num_destinations = num_sources + num_destinations if num_nodes is None else num_nodes
     elif num_nodes is not None:
         cure = "give num_sources and num_destinations, or bipartite=False"
-        raise InvalidArgumentError(refusal("num_nodes", "None in a bipartite stream", num_nodes, cure))
+        raise InvalidArgumentError("num_nodes", "None in a bipartite stream", num_nodes, cure)
     settings = _Settings(
         num_events, num_sources, num_destinations, bipartite, num_communities, repeat, drift, activity_exponent, noise
     )
@@ -162,7 +159,7 @@ def generate_stream(
     check_choice("label", label, ("change", "community"))
     check_bool("with_labels", with_labels, usual=False)
     if label != "change" and not with_labels:
-        raise InvalidArgumentError(refusal("with_labels", f"True with label={label!r}", with_labels, "set it, too"))
+        raise InvalidArgumentError("with_labels", f"True with label={label!r}", with_labels, "set it, too")
     check_int("seed", seed, minimum=0, cure="give another seed for another stream, for example 1")
     numbers = num_events * edge_feature_dim + settings.num_nodes * node_feature_dim
     check_fits(

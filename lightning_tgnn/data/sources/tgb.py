@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.streams.columns import highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.negatives import GivenNegatives
@@ -111,7 +111,7 @@ def from_tgb(dataset: TGBDataset) -> EventStore:
     data = dataset.full_data
     if "edge_type" in data:
         cure = "give one of those whose names begin with tgbl-"
-        raise DataError(refusal("source", "a TGB dataset with one type of edges", dataset.name, cure))
+        raise DataError("source", "a TGB dataset with one type of edges", dataset.name, cure)
     order = _order(dataset)
     features = data["edge_feat"]
     src, dst = np.asarray(data["sources"])[order], np.asarray(data["destinations"])[order]
@@ -146,7 +146,7 @@ def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
     if nodes.min() < 0 or nodes.max() >= num_nodes:
         received = f"node {int(nodes.min() if nodes.min() < 0 else nodes.max())} among its negatives"
         cure = "take its files from one version of it"
-        raise DataError(refusal("source", f"a TGB dataset of the nodes 0 .. {num_nodes - 1}", received, cure))
+        raise DataError("source", f"a TGB dataset of the nodes 0 .. {num_nodes - 1}", received, cure)
     return FixedProtocol(
         train, val, GivenNegatives(train, _table(train, torch.from_numpy(counts), torch.from_numpy(nodes)))
     )
@@ -154,7 +154,7 @@ def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
 
 def _without_negatives(received: str) -> DataError:
     cure = "delete its folder, so that py-tgb downloads all of its files again"
-    return DataError(refusal("source", "a TGB dataset with negatives of every event", received, cure))
+    return DataError("source", "a TGB dataset with negatives of every event", received, cure)
 
 
 def _query(dataset: TGBDataset, split: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -249,7 +249,7 @@ def open_tgb(name: str, root: Path) -> TGBDataset:
     folder = tgb_folder(name, root)
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
-        raise InvalidArgumentError(refusal("source", f"prepared in {folder}", name, cure))
+        raise InvalidArgumentError("source", f"prepared in {folder}", name, cure)
     return _read(name, folder)
 
 
@@ -259,13 +259,10 @@ def _addresses(name: str) -> Mapping[str, str]:
         from tgb.utils import info
     except ImportError as error:
         requirement = "a data set whose library is installed"
-        cure = "pip install py-tgb"
-        raise InvalidArgumentError(refusal("source", requirement, f"{name}, of py-tgb", cure)) from error
+        raise InvalidArgumentError("source", requirement, f"{name}, of py-tgb", "pip install py-tgb") from error
     if name not in info.DATA_URL_DICT:
         known = ", ".join(one for one in info.DATA_URL_DICT if one in TGB_NAMES)
-        raise InvalidArgumentError(
-            refusal("source", f"one of {known} in this version of py-tgb", name, "update py-tgb")
-        )
+        raise InvalidArgumentError("source", f"one of {known} in this version of py-tgb", name, "update py-tgb")
     return info.DATA_URL_DICT
 
 
@@ -277,4 +274,4 @@ def _read(name: str, folder: Path) -> TGBDataset:
         return LinkPropPredDataset(name, root, {"dir_name": folder.name}, download=False)
     except (FileNotFoundError, EOFError, LookupError, UnpicklingError, ValueError) as error:
         cure = f"take what is published as {name}, or delete the folder, so that it is downloaded again"
-        raise DataError(refusal(str(folder), f"the files of {name}", str(error), cure)) from error
+        raise DataError(str(folder), f"the files of {name}", str(error), cure) from error

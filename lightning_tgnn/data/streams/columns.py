@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, RowError, check_int, refusal
+from lightning_tgnn.checks import DataError, RowError, check_int
 from lightning_tgnn.data.arrays import FIRST_DOUBTFUL, as_array
 
 _MAX_ID_PER_EVENT = 1000
@@ -37,12 +37,12 @@ def node_column(name: str, values: object) -> np.ndarray:
     if column.dtype.kind not in "iu" or column.ndim != 1:
         received = f"{column.dtype} of shape {list(column.shape)}"
         cure = "leave out num_nodes, node_features and node_ids for other ids"
-        raise DataError(refusal(name, "integers of shape [E]", received, cure))
+        raise DataError(name, "integers of shape [E]", received, cure)
     column = column.astype(np.int64)
     if len(column) and column.min() < 0:
         where = int(np.argmin(column))
         cure = "number nodes from 0, or leave out num_nodes, node_features and node_ids for other ids"
-        raise DataError(refusal(f"{name}[{where}]", "at least 0", int(column[where]), cure))
+        raise DataError(f"{name}[{where}]", "at least 0", int(column[where]), cure)
     return column
 
 
@@ -55,10 +55,10 @@ def float_column(name: str, values: ArrayLike, dtype: type, *, ndim: int) -> np.
         with np.errstate(over="ignore"):  # which is looked at below
             column: np.ndarray = np.asarray(given, dtype=dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(refusal(name, "numbers, every row as long", str(error), "check the rows")) from None
+        raise DataError(name, "numbers, every row as long", str(error), "check the rows") from None
     if column.ndim != ndim:
         shape = "[E]" if ndim == 1 else "[rows, width]"
-        raise DataError(refusal(name, f"of shape {shape}", list(column.shape), "reshape it"))
+        raise DataError(name, f"of shape {shape}", list(column.shape), "reshape it")
     _check_finite(name, column, "drop or repair that row", given)
     return column
 
@@ -70,7 +70,7 @@ def feature_names(names: object, features: np.ndarray | None) -> tuple[str, ...]
     width = 0 if features is None else features.shape[1]
     if not isinstance(names, (list, tuple)) or len(names) != width or not all(isinstance(name, str) for name in names):
         cure = "name every column of edge_features, or leave the names out"
-        raise DataError(refusal("edge_feature_names", f"{width} strings", names, cure))
+        raise DataError("edge_feature_names", f"{width} strings", names, cure)
     return tuple(names) if len(set(names)) == width and all(names) else None
 
 
@@ -83,17 +83,17 @@ def label_column(values: ArrayLike) -> np.ndarray:
     """Return the labels of events, finite, as int64, float32 or float64, [E] or [E, L]; of one column [E, 1] as [E]."""
     column = single_column(as_array("labels", values))
     if column.dtype.kind not in "biuf":
-        raise DataError(refusal("labels", "numeric", column.dtype, "encode classes as integers"))
+        raise DataError("labels", "numeric", column.dtype, "encode classes as integers")
     if column.ndim not in (1, 2) or 0 in column.shape[1:]:
         cure = "give a number per event, or a column per class"
-        raise DataError(refusal("labels", "of shape [E] or [E, L]", list(column.shape), cure))
+        raise DataError("labels", "of shape [E] or [E, L]", list(column.shape), cure)
     if column.dtype.kind == "f":
         with np.errstate(over="ignore"):  # which is looked at
             kept = column.astype(np.float32 if column.dtype.itemsize <= 4 else np.float64)
         _check_finite("labels", kept, "-1 stands for no label", column)
         return kept
     if column.dtype.kind == "u" and column.max(initial=0) > np.iinfo(np.int64).max:
-        raise DataError(refusal("labels", "below 2^63", int(column.max()), "number the classes from 0"))
+        raise DataError("labels", "below 2^63", int(column.max()), "number the classes from 0")
     return column.astype(np.int64)
 
 
@@ -119,7 +119,7 @@ def node_id_column(values: Sequence[Any] | np.ndarray | None) -> np.ndarray | No
         column = column.astype(str)  # a pandas column of strings
     if column.dtype.kind not in "iuU" or column.ndim != 1:
         received = f"{column.dtype} of shape {list(column.shape)}"
-        raise DataError(refusal("node_ids", "integers or strings of shape [N]", received, "convert them"))
+        raise DataError("node_ids", "integers or strings of shape [N]", received, "convert them")
     return column
 
 
@@ -160,7 +160,7 @@ def check_calendar(time: np.ndarray) -> None:
         "write dates such as 2024-01-31T12:00:00, in pandas by"
         f" pd.to_datetime(column.astype(str), format={form!r}), or subtract the first time where it is a number"
     )
-    raise DataError(refusal("time", "numbers or dates", f"{shown}, as all are a calendar without dashes", cure))
+    raise DataError("time", "numbers or dates", f"{shown}, as all are a calendar without dashes", cure)
 
 
 def _is_calendar(time: np.ndarray, form: str) -> bool:
@@ -225,7 +225,7 @@ def first_destination(ids: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int 
     highest = min(int(dst.min()), int(again[0]))
     if lowest > highest:
         cure = "give each node an id of its own, or number the sources first, then the destinations"
-        raise DataError(refusal("node_ids", "distinct", ids[again[0]].item(), cure))
+        raise DataError("node_ids", "distinct", ids[again[0]].item(), cure)
     return lowest
 
 
@@ -243,19 +243,19 @@ def count_nodes(
     lengths = {name: len(values) for name, values in given.items() if values is not None}
     for name, length in lengths.items():
         if highest >= length:
-            raise DataError(refusal(name, f"a row for every node up to {highest}", f"{length} rows", "add the rows"))
+            raise DataError(name, f"a row for every node up to {highest}", f"{length} rows", "add the rows")
     if num_nodes is not None:
         check_int("num_nodes", num_nodes, minimum=1, cure="give N, where nodes are 0 .. N-1")
         if highest >= num_nodes:
             cure = "give N, where nodes are 0 .. N-1, or leave it out for other ids"
-            raise DataError(refusal("num_nodes", f"above the highest node, {highest}", num_nodes, cure))
+            raise DataError("num_nodes", f"above the highest node, {highest}", num_nodes, cure)
         if not lengths and num_nodes > _MAX_ID_PER_EVENT * max(len(src), 1000) + 1:
             cure = "leave num_nodes out: ids with gaps are then numbered without"
-            raise DataError(refusal("num_nodes", f"in proportion to the {len(src)} events", num_nodes, cure))
+            raise DataError("num_nodes", f"in proportion to the {len(src)} events", num_nodes, cure)
         lengths["num_nodes"] = num_nodes
     if len(set(lengths.values())) > 1:
         cure = "give all for the same nodes"
-        raise DataError(refusal(" and ".join(lengths), "of as many nodes", list(lengths.values()), cure))
+        raise DataError(" and ".join(lengths), "of as many nodes", list(lengths.values()), cure)
     return next(iter(lengths.values()))
 
 
@@ -269,7 +269,7 @@ def check_forms(folder: Path, arrays: Mapping[str, np.ndarray | None], num_nodes
     there = {name: column for name, column in arrays.items() if column is not None}
     events = there["src"].size
     if not any(name.startswith("node_") for name in there) and num_nodes > _MAX_ID_PER_EVENT * max(events, 1000) + 1:
-        raise DataError(refusal(str(folder), "of nodes without gaps", f"{num_nodes} nodes", "save the store again"))
+        raise DataError(str(folder), "of nodes without gaps", f"{num_nodes} nodes", "save the store again")
     for name, column in there.items():
         kinds, dimensions = _FORMS[name]
         rows = num_nodes if name.startswith("node_") else events
@@ -277,4 +277,4 @@ def check_forms(folder: Path, arrays: Mapping[str, np.ndarray | None], num_nodes
         if not fits or column.ndim not in dimensions or len(column) != rows or not rows:
             form = f"{' or '.join(kinds)} of {' or '.join(map(str, dimensions))} dimension(s) and {max(rows, 1)} row(s)"
             received = f"{column.dtype.str} of shape {list(column.shape)}"
-            raise DataError(refusal(str(folder / f"{name}.npy"), form, received, "save the store again"))
+            raise DataError(str(folder / f"{name}.npy"), form, received, "save the store again")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.streams.columns import (
@@ -126,10 +126,10 @@ class EventStore:
         time = float_column("time", time, np.float64, ndim=1)
         if not isinstance(src, Sized) or isinstance(src, str) or getattr(src, "ndim", 1) == 0:
             cure = "give a list or an array, an iterator as list(iterator)"
-            raise DataError(refusal("src", "a column of ids", type(src).__name__, cure))
+            raise DataError("src", "a column of ids", type(src).__name__, cure)
         count = len(src)
         if count == 0:
-            raise DataError(refusal("src", "a column of at least one event", "0 events", "check what was read"))
+            raise DataError("src", "a column of at least one event", "0 events", "check what was read")
         columns = {"dst": as_array("dst", dst), "time": time}
         if edge_features is not None:
             columns["edge_features"] = float_column("edge_features", edge_features, np.float32, ndim=2)
@@ -138,7 +138,7 @@ class EventStore:
         for name, column in columns.items():
             if len(np.atleast_1d(column)) != count:
                 received = len(np.atleast_1d(column))
-                raise DataError(refusal(name, f"of the length of src, {count}", received, "give a row per event"))
+                raise DataError(name, f"of the length of src, {count}", received, "give a row per event")
         rows = None if node_features is None else float_column("node_features", node_features, np.float32, ndim=2)
         names = feature_names(edge_feature_names, columns.get("edge_features"))
         if num_nodes is None and rows is None and node_ids is None:
@@ -147,7 +147,7 @@ class EventStore:
         else:
             if bipartite:
                 cure = "number the destinations after the sources yourself, or leave node numbers to be made"
-                raise InvalidArgumentError(refusal("bipartite", "left out for node numbers", True, cure))
+                raise InvalidArgumentError("bipartite", "left out for node numbers", True, cure)
             src, columns["dst"], node_ids = node_column("src", src), node_column("dst", dst), node_id_column(node_ids)
             num_nodes = count_nodes(src, columns["dst"], num_nodes=num_nodes, node_features=rows, node_ids=node_ids)
             if node_ids is not None:
@@ -194,9 +194,7 @@ class EventStore:
             arrays[name] = _map_column(folder / f"{name}.npy", expected)
         src, dst, time = arrays["src"], arrays["dst"], arrays["time"]
         if src is None or dst is None or time is None:
-            raise DataError(
-                refusal(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
-            )
+            raise DataError(str(folder), "a store with src, dst and time", sorted(manifest["columns"]), "save it again")
         check_forms(folder, arrays, manifest["num_nodes"])
         opened = cls(
             src=_tensor(src),
@@ -226,7 +224,7 @@ class EventStore:
                 path = self.folder / f"{name}.npy"
                 if name in COLUMNS and digest_of_file(path) != expected:
                     cure = "it is damaged: save the store again, or copy it once more"
-                    raise DataError(refusal(str(path), f"the saved file {expected}", "another content", cure))
+                    raise DataError(str(path), f"the saved file {expected}", "another content", cure)
         return self.check_events()
 
     def check_events(self) -> EventStore:
@@ -242,17 +240,17 @@ class EventStore:
         found = fingerprint_of(self.src.numpy(), self.dst.numpy(), self.time.numpy(), self.num_nodes)
         if found != self.fingerprint:
             cure = "a file of it is damaged: save the store again"
-            raise DataError(refusal(where, f"a store of the events {self.fingerprint}", found, cure))
+            raise DataError(where, f"a store of the events {self.fingerprint}", found, cure)
         are_finite = all(bool(torch.isfinite(self.time[some]).all()) for some in pieces(len(self)))
         if not are_finite or not self._is_in_order():
             cure = "sort the events by time, and save the store again"
-            raise DataError(refusal(f"time of {where}", "finite and ascending", "other times", cure))
+            raise DataError(f"time of {where}", "finite and ascending", "other times", cure)
         cures = {"node_features": "repair them and save the store again", "labels": "-1 stands for no label"}
         for name, cure in cures.items():
             column = getattr(self, name)
             rows = () if column is None else pieces(len(column), column[:1].numel())
             if not all(bool(torch.isfinite(column[some]).all()) for some in rows):
-                raise DataError(refusal(f"{name} of {where}", "finite", "NaN or infinity", cure))
+                raise DataError(f"{name} of {where}", "finite", "NaN or infinity", cure)
         return self
 
     def _is_in_order(self) -> bool:
@@ -340,5 +338,5 @@ def _map_column(path: Path, expected: object) -> np.ndarray:
     array = map_npy(refuse_link(path), "c", cure="save the store again")
     received = {"dtype": array.dtype.str, "shape": list(array.shape)}
     if received != expected:
-        raise DataError(refusal(str(path), f"what the manifest says, {expected}", received, "save the store again"))
+        raise DataError(str(path), f"what the manifest says, {expected}", received, "save the store again")
     return array

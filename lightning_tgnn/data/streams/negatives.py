@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.counter_random import chained, counter_hash, random_below
 from lightning_tgnn.algorithms.streams.dedup import first_positions
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
@@ -131,7 +131,7 @@ class NegativeSampler:
         if candidates.numel() < 2:
             cure = "draw from 'all' nodes" if num_nodes > 1 else "give a graph of at least two nodes"
             received = f"{candidates.numel()} candidate"
-            raise InvalidArgumentError(refusal("negatives", "drawn from at least 2 candidates", received, cure))
+            raise InvalidArgumentError("negatives", "drawn from at least 2 candidates", received, cure)
         by_past = name in ("historical", "inductive")
         return cls(
             name=name,
@@ -343,7 +343,7 @@ class FunctionNegatives:
             if not torch.equal(together[1:], others):
                 requirement = "a function of seed, epoch and event alone"
                 received = "other draws where the first event is left out and the others come backwards"
-                raise InvalidArgumentError(refusal("negatives", requirement, received, _DRAW))
+                raise InvalidArgumentError("negatives", requirement, received, _DRAW)
         return sampler
 
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
@@ -368,9 +368,7 @@ class FunctionNegatives:
         except TypeError as error:
             names = ", ".join(question)
             cure = "take those, or **others for what you do not need"
-            raise InvalidArgumentError(
-                refusal("negatives", f"called with {names}, by keyword", str(error), cure)
-            ) from error
+            raise InvalidArgumentError("negatives", f"called with {names}, by keyword", str(error), cure) from error
         self._check(drawn, (len(events), num))
         return drawn.clone(memory_format=torch.contiguous_format)  # it may be a view of what the function keeps
 
@@ -378,7 +376,7 @@ class FunctionNegatives:
         requirement = f"int64 of shape {list(shape)}, a row of nodes per event"
         if not isinstance(drawn, Tensor) or drawn.dtype != torch.int64 or drawn.shape != shape:
             received = f"{drawn.dtype} {list(drawn.shape)}" if isinstance(drawn, Tensor) else type(drawn).__name__
-            raise InvalidArgumentError(refusal("what negatives returns", requirement, received, _DRAW))
+            raise InvalidArgumentError("what negatives returns", requirement, received, _DRAW)
         inside = (drawn >= 0) & (drawn < len(self.allowed))
         inside &= self.allowed[drawn.clamp(0, len(self.allowed) - 1)]
         if not inside.all():
@@ -388,4 +386,4 @@ class FunctionNegatives:
                 f"one of the {len(self.candidates)} candidates",
             )
             cure = "held-out nodes are none in training; " + _DRAW
-            raise InvalidArgumentError(refusal(what, requirement, drawn[where].tolist(), cure))
+            raise InvalidArgumentError(what, requirement, drawn[where].tolist(), cure)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lightning_tgnn.checks import DataError, check_int, refusal
+from lightning_tgnn.checks import DataError, check_int
 from lightning_tgnn.data.arrays import as_array
 from lightning_tgnn.files.memory import check_fits
 
@@ -55,14 +55,14 @@ def id_column(name: str, values: ArrayLike, longest: int = LONGEST_ID) -> np.nda
     if column.ndim != 1 or not is_text:
         received = f"{column.dtype} of shape {list(column.shape)}"
         cure = "convert the column, for example with astype(int) or astype(str)"
-        raise DataError(refusal(name, "integers or strings of shape [E]", received, cure))
+        raise DataError(name, "integers or strings of shape [E]", received, cure)
     texts_given = column.astype(object)
     # Of ids that end with NUL, NumPy would make those without.
     wrong = np.fromiter((not text.strip() or "\0" in text for text in texts_given), bool, len(texts_given))
     if wrong.any():
         where = int(wrong.argmax())
         requirement = "a node id" if not texts_given[where].strip() else "a node id without NUL"
-        raise DataError(refusal(f"{name}[{where}]", requirement, texts_given[where], "drop or repair that event"))
+        raise DataError(f"{name}[{where}]", requirement, texts_given[where], "drop or repair that event")
     check_lengths(name, texts_given, longest)
     return texts_given
 
@@ -89,7 +89,7 @@ def check_lengths(name: str, ids: Sequence[str] | np.ndarray, longest: int) -> N
         text = ids[row]
         received = f"{len(text.encode()):,} bytes: {text[:40]}..."
         cure = "shorten it, for all ids are stored as wide as the longest, or raise longest_id"
-        raise DataError(refusal(f"{name}[{row}]", f"a node id of at most {longest:,} bytes", received, cure))
+        raise DataError(f"{name}[{row}]", f"a node id of at most {longest:,} bytes", received, cure)
 
 
 def in_one_type(src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -127,7 +127,7 @@ def number_given(src: ArrayLike, dst: ArrayLike, *, apart: bool) -> tuple[np.nda
     ids = in_one_type(*columns)
     if ids is None:
         received = f"{columns[0].dtype} and {columns[1].dtype}"
-        raise DataError(refusal("dst", "of the type of src", received, "convert one of the two columns"))
+        raise DataError("dst", "of the type of src", received, "convert one of the two columns")
     if not apart and _are_numbers(*ids):
         return ids[0].astype(np.int64), ids[1].astype(np.int64), None
     return number_nodes(*ids, apart=apart)
@@ -278,7 +278,7 @@ class NodeNumbering:
             return src, dst
         if ids is None:
             received = f"{src.dtype} and {dst.dtype}"
-            raise DataError(refusal(self._dst, "of the type of src", received, "convert one of the two columns"))
+            raise DataError(self._dst, "of the type of src", received, "convert one of the two columns")
         return ids
 
     def src_numbers(self, codes: np.ndarray) -> Iterator[np.ndarray]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction
 from lightning_tgnn.data.streams.event_store import EventStore
 
 SPLIT_BY = ("events", "time")
@@ -72,7 +72,7 @@ def chronological_split(
         kept = ~(out[store.src[:train_end]] | out[store.dst[:train_end]])
         if not kept.any():
             requirement, cure = "a share that leaves events to train on", "0.1 is usual, 0 holds none out"
-            raise InvalidArgumentError(refusal("held_out_nodes", requirement, held_out, cure))
+            raise InvalidArgumentError("held_out_nodes", requirement, held_out, cure)
     train = kept.nonzero().squeeze(1)
     unseen = torch.ones(store.num_nodes, dtype=torch.bool)
     unseen[store.src[train]] = False
@@ -95,7 +95,7 @@ def _check_sizes(sizes: dict[str, int], val_ratio: float, test_ratio: float, by:
         if size < 1:
             shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "split_by": by}
             cure = f"change {shares} or bring more events"
-            raise InvalidArgumentError(refusal(f"the {name} split", "at least one event", size, cure))
+            raise InvalidArgumentError(f"the {name} split", "at least one event", size, cure)
 
 
 def _held_out_nodes(store: EventStore, train_end: int, share: float, seed: int) -> Tensor:

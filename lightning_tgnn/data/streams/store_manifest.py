@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.files.npy_file import map_npy
 
 ENDS_AND_TIME = ("src", "dst", "time")
@@ -53,7 +53,7 @@ class Origin:
         fits = len(names) == 3 and all(isinstance(name, str) for name in names)
         if not fits or any(type(held.get(name)) is not kind for name, kind in kinds.items()):
             cure = "save the store again"
-            raise DataError(refusal("origin in the manifest of a store", "what was assumed of a table", held, cure))
+            raise DataError("origin in the manifest of a store", "what was assumed of a table", held, cure)
         return cls(**{**{name: held[name] for name in kinds}, "columns": (names[0], names[1], names[2])})
 
     def to_manifest(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def refuse_unsure(where: object, src: str, dst: str, shared: object) -> DataErro
     """
     received = f"nothing, where both columns have ids such as {shared!r}"
     cure = "give True where a source and a destination of that id are two nodes, and False where they are the same"
-    return DataError(refusal(f"bipartite for {where} with {src!r} and {dst!r}", "given", received, cure))
+    return DataError(f"bipartite for {where} with {src!r} and {dst!r}", "given", received, cure)
 
 
 MANIFEST = "manifest.json"
@@ -168,7 +168,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         cure = "give a folder that EventStore.save wrote"
-        raise DataError(refusal(str(folder), f"a folder with {MANIFEST}", "none there", cure))
+        raise DataError(str(folder), f"a folder with {MANIFEST}", "none there", cure)
     try:
         manifest = json.loads(path.read_text())
         version, columns, num_nodes = manifest["version"], manifest["columns"], manifest["num_nodes"]
@@ -177,7 +177,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         well_formed, version = False, None
     if not well_formed:
-        raise DataError(refusal(str(path), "the manifest of an EventStore", "something else", "save the store again"))
+        raise DataError(str(path), "the manifest of an EventStore", "something else", "save the store again")
     if version != _FORMAT_VERSION:
-        raise DataError(refusal(f"version in {path}", f"{_FORMAT_VERSION}", version, "save the store again"))
+        raise DataError(f"version in {path}", f"{_FORMAT_VERSION}", version, "save the store again")
     return manifest

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.counter_random import counter_hash, random_below
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int
 from lightning_tgnn.types import TensorFields
 
 _LARGEST_INT64 = torch.iinfo(torch.int64).max
@@ -209,21 +209,20 @@ def check_keys_fit(num_nodes: int, span: int) -> None:
     """
     if num_nodes * span > _LARGEST_INT64:
         cure = "number nodes and events without gaps"
-        raise InvalidArgumentError(refusal("num_nodes * events", "below 2^63", num_nodes * span, cure))
+        raise InvalidArgumentError("num_nodes * events", "below 2^63", num_nodes * span, cure)
 
 
 def _check_columns(src: Tensor, dst: Tensor, num_nodes: int, events: Tensor | None) -> None:
     for name, column in {"dst": dst, "events": events}.items():
         if column is not None and column.shape != src.shape:
-            cure = "give a row per event"
-            raise DataError(refusal(name, f"of the shape of src, {list(src.shape)}", list(column.shape), cure))
+            raise DataError(name, f"of the shape of src, {list(src.shape)}", list(column.shape), "give a row per event")
     for name, column in {"src": src, "dst": dst}.items():
         lowest, highest = torch.stack(column.aminmax()).tolist() if column.numel() else (0, 0)
         if lowest < 0 or highest >= num_nodes:
             wrong = lowest if lowest < 0 else highest
-            raise DataError(refusal(name, f"nodes in 0 .. {num_nodes - 1}", wrong, "raise num_nodes or map the ids"))
+            raise DataError(name, f"nodes in 0 .. {num_nodes - 1}", wrong, "raise num_nodes or map the ids")
     if events is not None and events.numel() and (int(events[0]) < 0 or bool((events[1:] <= events[:-1]).any())):
-        raise DataError(refusal("events", "at least 0 and strictly ascending", "other ids", "sort them, each once"))
+        raise DataError("events", "at least 0 and strictly ascending", "other ids", "sort them, each once")
 
 
 def _sorted_position_keys(src: Tensor, dst: Tensor, directed: bool) -> Tensor:

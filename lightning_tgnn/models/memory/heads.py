@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 # So that what is added up stays in the cache; other devices take more at a time.
 _PAIRS_PER_CHUNK = {"cpu": 4096}
@@ -135,7 +135,7 @@ def link_scores(
     wanted = len(source) * (1 + num_negatives), source.shape[1]
     if others.shape != wanted:
         cure = "give a row for each event's true destination and for each of its negatives"
-        raise InvalidArgumentError(refusal("destinations", f"of shape {list(wanted)}", list(others.shape), cure))
+        raise InvalidArgumentError("destinations", f"of shape {list(wanted)}", list(others.shape), cure)
     # No subclass: it may do more than a product.
     if type(out) is nn.Linear and out.bias is not None and _compiled(source, others, out.weight, out.bias):
         return _LinkScores.apply(source, others, out.weight, out.bias, num_negatives, beside)

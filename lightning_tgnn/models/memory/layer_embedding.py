@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_import, check_mapping, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_import, check_mapping
 from lightning_tgnn.models.class_paths import import_path
 from lightning_tgnn.models.memory.embeddings import Embedding
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
@@ -47,7 +47,7 @@ class NeighborEdges(TensorFields):
             import dgl
         except ImportError as error:
             cure = "install dgl 1.1.3, which needs Python < 3.12, or take edge_index"
-            raise InvalidArgumentError(refusal("block", "called where dgl is installed", "no dgl", cure)) from error
+            raise InvalidArgumentError("block", "called where dgl is installed", "no dgl", cure) from error
         senders, receivers = self.edge_index
         block = dgl.create_block((senders, receivers), num_src_nodes=len(self.rows), num_dst_nodes=self.num_roots)
         block.edata["age"] = self.age
@@ -103,7 +103,7 @@ class LayerEmbedding(Embedding):
             signature(layer.forward).bind(None, None, **attributes)
         except TypeError as error:
             received = f"{type(layer).__name__}: {error}"
-            raise InvalidArgumentError(refusal("layer", "called with two arguments", received, FORM)) from error
+            raise InvalidArgumentError("layer", "called with two arguments", received, FORM) from error
         self._has_worked = False
 
     def forward(self, states: Tensor, memory_time: Tensor, batch: RootBatch) -> Tensor:
@@ -114,11 +114,11 @@ class LayerEmbedding(Embedding):
         embedded = self._called(ends, edges) if self._has_worked else self._tried(ends, edges)
         if not isinstance(embedded, Tensor) or embedded.dim() < 2 or len(embedded) != edges.num_roots:
             received = list(embedded.shape) if isinstance(embedded, Tensor) else type(embedded).__name__
-            raise InvalidArgumentError(refusal("layer", f"of {edges.num_roots} rows, one per root", received, FORM))
+            raise InvalidArgumentError("layer", f"of {edges.num_roots} rows, one per root", received, FORM)
         flat = embedded.flatten(1)
         if flat.shape[1] != self.embedding_dim:
             received, cure = list(embedded.shape), f"set embedding_dim={flat.shape[1]}, or change the layer"
-            raise InvalidArgumentError(refusal("layer", f"of {self.embedding_dim} values per root", received, cure))
+            raise InvalidArgumentError("layer", f"of {self.embedding_dim} values per root", received, cure)
         return flat
 
     def _tried(self, ends: tuple[Tensor, Tensor], edges: NeighborEdges) -> object:
@@ -130,7 +130,7 @@ class LayerEmbedding(Embedding):
         except (TypeError, ValueError, RuntimeError, AssertionError) as error:
             requirement = f"one that takes senders and receivers, rows of {ends[0].shape[1]} values"
             received = f"{type(self.layer).__name__}, which raised {type(error).__name__}: {error}"
-            raise InvalidArgumentError(refusal("layer", requirement, received, FORM)) from error
+            raise InvalidArgumentError("layer", requirement, received, FORM) from error
         self._has_worked = True
         return embedded
 
@@ -155,17 +155,13 @@ def layer_of(layer: str | type[nn.Module], arguments: Mapping[str, Any]) -> nn.M
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         received = layer if isinstance(layer, str) else type(layer).__name__
         cure = f"give a layer's class or the path of it, and what it takes as layer_args; {FORM}"
-        raise InvalidArgumentError(refusal("layer", "the class of a torch.nn.Module", received, cure))
+        raise InvalidArgumentError("layer", "the class of a torch.nn.Module", received, cure)
     for name, value in check_mapping("layer_args", arguments).items():
         if isinstance(value, nn.Module | Tensor):
             cure = "subclass the layer and make it there: checkpoints hold numbers and words only"
-            raise InvalidArgumentError(
-                refusal(f"layer_args[{name!r}]", "a number or a word", type(value).__name__, cure)
-            )
+            raise InvalidArgumentError(f"layer_args[{name!r}]", "a number or a word", type(value).__name__, cure)
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
         cure = f"give what {import_path(kind)} takes"
-        raise InvalidArgumentError(
-            refusal("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure)
-        ) from error
+        raise InvalidArgumentError("layer_args", "its arguments", f"{dict(arguments)}: {error}", cure) from error

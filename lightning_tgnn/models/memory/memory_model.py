@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.types import (
     EventBatch,
     RootBatch,
@@ -69,7 +69,7 @@ class MemoryModel(nn.Module):
         check_int("mail_dim", mail_dim, minimum=1, cure="give the width of what mail returns")
         if raw and mail_dim != raw_dim:
             cure = "override mail, which makes mails of another width"
-            raise InvalidArgumentError(refusal("mail_dim", "left out beside the mail of MemoryModel", mail_dim, cure))
+            raise InvalidArgumentError("mail_dim", "left out beside the mail of MemoryModel", mail_dim, cure)
         own_half = raw and mailbox_size == 1 and sampled_roots != "events"
         self.spec = StateSpec(info.num_nodes, memory_dim, mail_dim, mailbox_size, own_half, event_features=raw)
         self.embedding_dim = embedding_dim
@@ -170,4 +170,4 @@ def check_result(what: str, result: object, shape: tuple[int, ...]) -> None:
         return
     fault = f"{result.dtype} {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
     requirement = f"a floating-point tensor of shape {list(shape)}"
-    raise InvalidArgumentError(refusal(f"the result of {what}", requirement, fault, "return a row for each row given"))
+    raise InvalidArgumentError(f"the result of {what}", requirement, fault, "return a row for each row given")

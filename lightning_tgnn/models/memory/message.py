@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.types import StateRows
 
@@ -44,9 +44,9 @@ class Message(nn.Module):
         try:
             self.function = build(memory_dim, edge_dim)
         except TypeError as error:
-            raise InvalidArgumentError(refusal("message", requirement, str(error), _CURE)) from error
+            raise InvalidArgumentError("message", requirement, str(error), _CURE) from error
         if not callable(self.function):
-            raise InvalidArgumentError(refusal("message", requirement, type(self.function).__name__, _CURE))
+            raise InvalidArgumentError("message", requirement, type(self.function).__name__, _CURE)
         self.width = self._width_of_trial()
 
     @torch.no_grad()
@@ -58,7 +58,7 @@ class Message(nn.Module):
             made = self.function(*(torch.zeros(count, width) for width in self._widths))
         except (TypeError, RuntimeError, ValueError, IndexError) as error:
             requirement = f"called with memory, memory and features of shapes {[[count, w] for w in self._widths]}"
-            raise InvalidArgumentError(refusal("the function of message", requirement, str(error), _CURE)) from error
+            raise InvalidArgumentError("the function of message", requirement, str(error), _CURE) from error
         self.train(training)
         width = made.shape[-1] if isinstance(made, Tensor) and made.dim() == 2 else 1
         check_result("message", made, (count, width))

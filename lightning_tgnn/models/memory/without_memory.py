@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models.memory.memory_model import MemoryModel
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
 from lightning_tgnn.types import RootBatch, StateRows, StreamInfo, UpdatedRows
@@ -72,5 +72,5 @@ def static_table(model: nn.Module | None) -> nn.Embedding:
     table = model.static_memory if isinstance(model, MemoryTGNN) else None
     if table is None:
         cure = "set static_dim of the task, for example to 100; a model of your own keeps such a table itself"
-        raise InvalidArgumentError(refusal("static_dim", "above 0 for static node memory", 0, cure))
+        raise InvalidArgumentError("static_dim", "above 0 for static node memory", 0, cure)
     return table

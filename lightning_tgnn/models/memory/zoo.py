@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_fraction, check_int
 from lightning_tgnn.models.memory.embeddings import TemporalAttention, TimeProjection
 from lightning_tgnn.models.memory.layer_embedding import LayerEmbedding
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
@@ -55,7 +55,7 @@ class ModelConfig:
             width = getattr(self, name)
             if width % self.num_heads:
                 requirement = f"a multiple of num_heads={self.num_heads}"
-                raise InvalidArgumentError(refusal(name, requirement, width, "change one of the two"))
+                raise InvalidArgumentError(name, requirement, width, "change one of the two")
 
 
 @dataclass(frozen=True)

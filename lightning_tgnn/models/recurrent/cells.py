@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 
 BuildCell = Callable[[int, int], nn.Module]
 """Makes a cell of the widths of its input and of its state."""
@@ -54,7 +54,7 @@ class RecurrentCell(nn.Module):
     def __init__(self, module: nn.Module, in_dim: int) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):
-            raise InvalidArgumentError(refusal("cell", "what builds a torch.nn.Module", type(module).__name__, _FORM))
+            raise InvalidArgumentError("cell", "what builds a torch.nn.Module", type(module).__name__, _FORM)
         self.module = module
         rows = torch.zeros(2, in_dim)  # of one row alone there is no variance, for whoever normalizes
         try:
@@ -62,12 +62,11 @@ class RecurrentCell(nn.Module):
                 state = module(rows)
         except TypeError as error:
             received = f"{type(module).__name__}: {error}"
-            raise InvalidArgumentError(refusal("cell", "called with rows alone", received, _FORM)) from error
+            raise InvalidArgumentError("cell", "called with rows alone", received, _FORM) from error
         self.is_single = isinstance(state, Tensor)
         parts = (state,) if self.is_single else state
         if not isinstance(parts, tuple) or not all(isinstance(p, Tensor) and p.dim() == 2 for p in parts):
-            received = type(state).__name__
-            raise InvalidArgumentError(refusal("cell", "one that returns tensors [n, d]", received, _FORM))
+            raise InvalidArgumentError("cell", "one that returns tensors [n, d]", type(state).__name__, _FORM)
         self.widths = tuple(part.shape[1] for part in parts)
         with _trial(module):
             self._check_state_shapes(rows, parts)
@@ -79,10 +78,10 @@ class RecurrentCell(nn.Module):
             shapes = [list(part.shape) for part in after]
         except _MISCALLED as error:
             received = f"{type(self.module).__name__}: {error}"
-            raise InvalidArgumentError(refusal("cell", "called with rows and its state", received, _FORM)) from error
+            raise InvalidArgumentError("cell", "called with rows and its state", received, _FORM) from error
         if shapes != [list(part.shape) for part in state]:
             requirement = f"one that continues with a state of shapes {[list(part.shape) for part in state]}"
-            raise InvalidArgumentError(refusal("cell", requirement, shapes, _FORM))
+            raise InvalidArgumentError("cell", requirement, shapes, _FORM)
 
     def forward(self, rows: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the new state [n, d] each, the output first."""

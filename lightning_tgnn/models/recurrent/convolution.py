@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.models.recurrent.filters import GraphFilter
 from lightning_tgnn.models.recurrent.identity_cache import IdentityCache
 from lightning_tgnn.types import Operators, Snapshot, SparseRows
@@ -66,8 +66,7 @@ class OwnConvolution(nn.Module):
     def __init__(self, module: nn.Module, out_dim: int) -> None:
         super().__init__()
         if not isinstance(module, nn.Module):
-            received = type(module).__name__
-            raise InvalidArgumentError(refusal("convolution", "what builds a torch.nn.Module", received, FORM))
+            raise InvalidArgumentError("convolution", "what builds a torch.nn.Module", type(module).__name__, FORM)
         self.module, self.out_dim = module, out_dim
         self.is_pyg = any(base.__name__ == "MessagePassing" for base in type(module).__mro__)
         known = signature(module.forward).parameters
@@ -75,7 +74,7 @@ class OwnConvolution(nn.Module):
             signature(module.forward).bind(None, None)
         except TypeError as error:
             received = f"{type(module).__name__}: {error}"
-            raise InvalidArgumentError(refusal("convolution", "called with two arguments", received, FORM)) from error
+            raise InvalidArgumentError("convolution", "called with two arguments", received, FORM) from error
         self._takes_weight = "edge_weight" in known
         self._type_name = next((name for name in ("edge_type", "etypes") if name in known), None)
         self._made: IdentityCache[tuple[object, Tensor, Tensor]] = IdentityCache()
@@ -97,11 +96,11 @@ class OwnConvolution(nn.Module):
             result = self.module(*ends, **arguments)
         if not isinstance(result, Tensor) or result.dim() < 2 or len(result) < count:
             received = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
-            raise InvalidArgumentError(refusal("convolution", f"of {count} rows, one per vertex", received, FORM))
+            raise InvalidArgumentError("convolution", f"of {count} rows, one per vertex", received, FORM)
         flat = result[:count].flatten(1)
         if flat.shape[1] != self.out_dim:
             received, cure = list(result.shape), "build it with the width that is asked for, such as (in_dim, out_dim)"
-            raise InvalidArgumentError(refusal("convolution", f"of {self.out_dim} values per row", received, cure))
+            raise InvalidArgumentError("convolution", f"of {self.out_dim} values per row", received, cure)
         return flat
 
     def _graph(self, relations: tuple[SparseRows, ...]) -> tuple[object, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.types import Operators, Snapshot
 
 FILTERS = ("gcn", "chebyshev", "rgcn")
@@ -117,7 +117,7 @@ class ChebyshevFilter(GraphFilter):
         if self.terms > 2 and len(result) != len(rows):
             requirement = "1 where a layer makes rows of fewer vertices than it reads"
             cure = f"set chebyshev_order=1, or SnapshotDataModule(num_hops={self.terms - 1})"
-            raise InvalidArgumentError(refusal("chebyshev_order", requirement, self.terms - 1, cure))
+            raise InvalidArgumentError("chebyshev_order", requirement, self.terms - 1, cure)
         return result
 
 
@@ -154,6 +154,5 @@ def make_filter(name: str, chebyshev_order: int, num_relations: int) -> GraphFil
         return RGCNFilter(num_relations)
     if num_relations > 1:
         cure = "set convolution='rgcn', or give snapshots whose edges are of one kind"
-        requirement = f"'rgcn' with {num_relations} kinds of edges"
-        raise InvalidArgumentError(refusal("convolution", requirement, name, cure))
+        raise InvalidArgumentError("convolution", f"'rgcn' with {num_relations} kinds of edges", name, cure)
     return GCNFilter() if name == "gcn" else ChebyshevFilter(chebyshev_order)

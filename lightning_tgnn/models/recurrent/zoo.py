@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_choice, check_int
 from lightning_tgnn.models.recurrent.cells import BuildCell
 from lightning_tgnn.models.recurrent.convolution import BuildConvolution, GraphConvolution, OwnConvolution
 from lightning_tgnn.models.recurrent.evolvegcn import EvolveGCN
@@ -52,13 +52,12 @@ class RecurrentConfig:
         check_bool("skip_unread", self.skip_unread, usual=True)
         if isinstance(self.cell, str):
             cure = "give the import path of a class, such as torch.nn.GRUCell"
-            raise InvalidArgumentError(refusal("cell", "an import path", self.cell, cure))
+            raise InvalidArgumentError("cell", "an import path", self.cell, cure)
         for name in ("convolution", "cell"):
             value = getattr(self, name)
             if not isinstance(value, str | None) and (isinstance(value, nn.Module) or not callable(value)):
                 cure = f"give a class, or {name}=lambda in_dim, out_dim: module"
-                requirement = "what builds a module of two widths"
-                raise InvalidArgumentError(refusal(name, requirement, type(value).__name__, cure))
+                raise InvalidArgumentError(name, "what builds a module of two widths", type(value).__name__, cure)
 
     def convolutions(self, info: SnapshotInfo) -> BuildConvolution:
         """Return what builds the convolutions."""
@@ -84,13 +83,13 @@ def build_recurrent(name: str, config: RecurrentConfig, info: SnapshotInfo) -> W
     sizes = (info.feature_dim, config.hidden_dim, config.num_layers)
     if config.cell is not None and name != "wd_gcn":
         cure = "take model='wd_gcn', or a module of your own as model"
-        raise InvalidArgumentError(refusal("cell", f"left out with model={name!r}", config.cell, cure))
+        raise InvalidArgumentError("cell", f"left out with model={name!r}", config.cell, cure)
     if name == "wd_gcn":
         return WDGCN(*sizes, config.convolutions(info), config.cell or nn.LSTMCell)
     if name == "tgcn":
         return TGCN(*sizes, config.convolutions(info))
     if not isinstance(config.convolution, str):
         cure = f"take one of {', '.join(FILTERS)}: EvolveGCN evolves their weights, of which a module has its own"
-        raise InvalidArgumentError(refusal("convolution", f"a name with model={name!r}", config.convolution, cure))
+        raise InvalidArgumentError("convolution", f"a name with model={name!r}", config.convolution, cure)
     graph_filter = make_filter(config.convolution, config.chebyshev_order, info.num_relations)
     return EvolveGCN(*sizes, graph_filter, reads_rows=name == "evolvegcn_h", skip_unread=config.skip_unread)

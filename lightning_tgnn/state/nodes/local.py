@@ -9,7 +9,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateStore, StateUpdate
 
 
@@ -151,7 +151,7 @@ class LocalStateStore(StateStore):
             if shape != table.shape or dtype != table.dtype:
                 received = type(given).__name__ if shape is None else f"{dtype} {list(shape)}"
                 cure = "give a file that was written whole"
-                raise CheckpointError(refusal(name, f"{table.dtype} {list(table.shape)}", received, cure))
+                raise CheckpointError(name, f"{table.dtype} {list(table.shape)}", received, cure)
         self.put(state)
 
     def _tables(self) -> dict[str, Tensor]:
@@ -197,7 +197,7 @@ def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
     # Earlier files do not say whether mails have the features of their events: all had.
     if {"event_features": True, **state["spec"]} != asdict(spec):
         cure = "use the stream and the model widths that the checkpoint was trained with"
-        raise CheckpointError(refusal("node state", f"of {asdict(spec)}", state["spec"], cure))
+        raise CheckpointError("node state", f"of {asdict(spec)}", state["spec"], cure)
 
 
 class OldRows:

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Conversation
 from lightning_tgnn.state.nodes.local import LocalStateStore
 from lightning_tgnn.state.nodes.row_cache import KeptElsewhere, Marks, RowCache
@@ -135,7 +135,7 @@ class StepFetch:
         """
         if not torch.equal(self.nodes, nodes.cpu()):
             cure = "train on the batches of the DataModule in their order, or set fetch_ahead=False"
-            raise InvalidArgumentError(refusal("batch", "the one that was announced", "another", cure))
+            raise InvalidArgumentError("batch", "the one that was announced", "another", cure)
 
     def _cut(self, pieces: int, remote: Tensor, message: Tensor) -> list[Tensor]:
         """Return the places of the nodes in each piece, ascending."""

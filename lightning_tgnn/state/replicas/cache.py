@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.traffic.row_changes import add_rows, changed_block, changed_rows
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.state.replicas.hops import ReplicaHops
 from lightning_tgnn.state.replicas.rows import RowCoder, send_some
 from lightning_tgnn.types import RowExchange
@@ -163,7 +163,7 @@ class ReplicaCache:
         held = self.tables["known"].shape[1]
         if columns != held:
             cure = "give every sum of a step a key of its own"
-            raise InvalidArgumentError(refusal("values", f"{held} columns wide, as before for {key!r}", columns, cure))
+            raise InvalidArgumentError("values", f"{held} columns wide, as before for {key!r}", columns, cure)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tables of this rank."""

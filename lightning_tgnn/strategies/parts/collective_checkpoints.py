@@ -102,7 +102,7 @@ def check_state_dict_type(given: object) -> str:
     """
     if given not in (FULL, SHARDED):
         cure = f"'{FULL}' is usual, '{SHARDED}' for node state of gigabytes"
-        raise InvalidArgumentError(refusal("state_dict_type", f"'{FULL}' or '{SHARDED}'", given, cure))
+        raise InvalidArgumentError("state_dict_type", f"'{FULL}' or '{SHARDED}'", given, cure)
     return str(given)
 
 
@@ -118,10 +118,10 @@ def check_writes_folders(checkpoint_io: object, path: str | Path, storage_option
     cure = f"leave it out, or set state_dict_type='{FULL}'"
     if storage_options is not None or local_path(path) is None:
         received = str(path) if storage_options is None else "storage_options"
-        raise InvalidArgumentError(refusal("checkpoint", f"on a disk with state_dict_type='{SHARDED}'", received, cure))
+        raise InvalidArgumentError("checkpoint", f"on a disk with state_dict_type='{SHARDED}'", received, cure)
     if type(checkpoint_io) not in (WholeCheckpointIO, RunCheckpointIO):
         requirement = f"left out with state_dict_type='{SHARDED}': it would have to write a part of each rank"
-        raise InvalidArgumentError(refusal("CheckpointIO", requirement, type(checkpoint_io).__name__, cure))
+        raise InvalidArgumentError("CheckpointIO", requirement, type(checkpoint_io).__name__, cure)
 
 
 def save_sharded(checkpoint: Mapping[str, Any], path: str | Path, messages: Messages, broadcast: Broadcast) -> None:
@@ -188,7 +188,7 @@ def _check_shared(hidden: Path, place: Path, messages: Messages, broadcast: Broa
         cure = f"{_SHARED}, or state_dict_type='full'"
         received = f"a folder that rank {rank} on {host} does not see"
         requirement = "in a folder that all hosts share, with state_dict_type='sharded'"
-        raise InvalidArgumentError(refusal(str(place), requirement, received, cure))
+        raise InvalidArgumentError(str(place), requirement, received, cure)
 
 
 def notice_own_folders(path: str | Path, messages: Messages) -> None:
@@ -396,7 +396,7 @@ def open_on_all(
             return held
     received = f"another one in its place {_TRIES} times while ranks opened it"
     cure = "wait until nobody saves under that name, or give another checkpoint"
-    raise CheckpointError(refusal(str(path), "the same checkpoint on all ranks", received, cure))
+    raise CheckpointError(str(path), "the same checkpoint on all ranks", received, cure)
 
 
 def _apart(path: str | Path, reported: Sequence[tuple[object, str | None, str | None]]) -> str | None:

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression, PieceCompression, PowerSGD
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, Traffic
 from lightning_tgnn.strategies.parts.gradient_pieces import CompressedSum, SumOfPieces, SumOfProducts
 from lightning_tgnn.types import Run
@@ -102,7 +102,7 @@ class CompressedMean:
             return
         cure = "set precision='bf16-mixed', or gradient_compression='bfloat16': what is kept back has the scale before"
         requirement = f"without a loss scale where gradients travel as {self._compression.name}"
-        raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, precision, cure))
+        raise InvalidArgumentError("Trainer(precision=...)", requirement, precision, cure)
 
 
 def sum_alone(compression: GradientCompression, shapes: Sequence[torch.Size], device: torch.device) -> CompressedSum:

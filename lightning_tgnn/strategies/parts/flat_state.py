@@ -262,7 +262,7 @@ def check_steps(optimizer: Optimizer) -> Optimizer:
     if closure is not None and closure.default is Parameter.empty:
         requirement = "one that steps without a closure, where ranks take turns: gradients come from other ranks"
         name = type(optimizer).__name__
-        raise InvalidArgumentError(refusal("optimizer", requirement, name, "take torch.optim.Adam, or strategy='sven'"))
+        raise InvalidArgumentError("optimizer", requirement, name, "take torch.optim.Adam, or strategy='sven'")
     known: dict[int, object] = {}
     tried = deepcopy(optimizer, known)
     left_out = {name: value for name, value in vars(optimizer).items() if name not in vars(tried)}
@@ -277,14 +277,14 @@ def check_steps(optimizer: Optimizer) -> Optimizer:
         requirement = "one that steps with gradients of zero, where ranks take turns"
         received = f"{type(optimizer).__name__}, which says {error}"
         cure = "take torch.optim.Adam, or strategy='sven'"
-        raise InvalidArgumentError(refusal("optimizer", requirement, received, cure)) from error
+        raise InvalidArgumentError("optimizer", requirement, received, cure) from error
     for old, new in zip(before, options_of(tried), strict=True):
         for name, value in new.items():
             if name not in old or not _same(old[name], value):
                 requirement = "one whose steps leave the options of its groups alone, where ranks take turns"
                 received = f"{type(optimizer).__name__}, which changes {name}"
                 cure = "take torch.optim.Adam, or strategy='sven'"
-                raise InvalidArgumentError(refusal("optimizer", requirement, received, cure))
+                raise InvalidArgumentError("optimizer", requirement, received, cure)
     return tried
 
 

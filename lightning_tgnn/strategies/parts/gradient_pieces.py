@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from typing_extensions import override
 
 from lightning_tgnn.algorithms.traffic.gradient_compression import PieceCompression, PowerSGD
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Exchange, InBackground, read_in_background
 from lightning_tgnn.types import OwnRows
 
@@ -221,7 +221,7 @@ class SumOfProducts(CompressedSum):
         if exchange.device.type == "cpu" and torch.cuda.is_available():
             cure = "take 'int8', train on the GPU, or hide it: CUDA_VISIBLE_DEVICES=''"
             requirement = "another one on the CPU of a machine with a GPU, for which torch's PowerSGD waits"
-            raise InvalidArgumentError(refusal("gradient_compression", requirement, compression.name, cure))
+            raise InvalidArgumentError("gradient_compression", requirement, compression.name, cure)
         self._compression, self._exchange, self._group = compression, exchange, group
         self._shapes = [compression.matrix_of(shape) for shape in shapes]
         self._sizes = [prod(shape) for shape in shapes]

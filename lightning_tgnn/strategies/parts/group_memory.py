@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.snapshot_splits import even_bounds
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.memory import available_memory, readable_size, total_memory
 from lightning_tgnn.types import KeptSizes, Run, Snapshot, SnapshotGroup, SnapshotTask, SparseRows, Targets
 
@@ -202,7 +202,7 @@ class KeptGroups:
         requirement = "so small that what the backward pass reads fits the memory of a rank"
         cut = "" if self.in_batches else "strategy='vertex_partition', "
         other = f"or {cut}more devices, a smaller hidden_dim, or fewer open_groups"
-        raise InvalidArgumentError(refusal("group_size", requirement, received, f"{cure}, {other}"))
+        raise InvalidArgumentError("group_size", requirement, received, f"{cure}, {other}")
 
     def need(self, group_size: int) -> np.ndarray:
         """Return for every group the bytes of the rank that keeps most of it, float64 [groups]."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.open_groups import OPEN_GROUPS, goes_back
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.comm import HandOver
 from lightning_tgnn.strategies.parts.load_meter import LoadMeter
 from lightning_tgnn.strategies.parts.operator_choice import ChosenOperators
@@ -65,7 +65,7 @@ class GroupPipeline(OrderPart):
     def __post_init__(self) -> None:
         check_int("open_groups", self.open_groups, minimum=1, cure="2 is usual")
         if self.streams not in (1, 2):
-            raise InvalidArgumentError(refusal("streams", "1 or 2", self.streams, "2 overlaps operators of two groups"))
+            raise InvalidArgumentError("streams", "1 or 2", self.streams, "2 overlaps operators of two groups")
 
     def stages(self, store: StorePart, shares: RowShares) -> tuple[Stage, ...]:
         """Return the stages of a turn; `pipelined_groups` times what happens within."""
@@ -78,7 +78,7 @@ class GroupPipeline(OrderPart):
         if not on_one_machine and self.open_groups > _MOST_MESSAGES:
             requirement = f"at most {_MOST_MESSAGES} where a group goes through several machines"
             cure = f"set open_groups={_MOST_MESSAGES}: both ends of a link would wait for each other"
-            raise InvalidArgumentError(refusal("open_groups", requirement, self.open_groups, cure))
+            raise InvalidArgumentError("open_groups", requirement, self.open_groups, cure)
         hand_over = HandOver(
             run.host_messages(PIPELINES, "hand-over"),
             ranks,
@@ -88,7 +88,7 @@ class GroupPipeline(OrderPart):
         )
         if self.streams > 1 and len(ranks) > 1:
             cure = "set streams=1, or one process a device"
-            raise InvalidArgumentError(refusal("streams", "1 where ranks share groups", self.streams, cure))
+            raise InvalidArgumentError("streams", "1 where ranks share groups", self.streams, cure)
         on_gpu = run.device.type == "cuda"
         streams = [torch.cuda.Stream(run.device) for _ in range(self.streams)] if on_gpu and self.streams > 1 else []
         return PipelinedGroups(hand_over, self.open_groups, LoadMeter(run.device), streams)
@@ -284,7 +284,7 @@ def _check_carried(carried: Carried, given: Carried) -> None:
     if found != wanted:
         cure = "let its `step` return tensors of the types and shapes of `start`"
         requirement = f"one that carries {wanted} from snapshot to snapshot, as it begins"
-        raise InvalidArgumentError(refusal("model", requirement, found, cure))
+        raise InvalidArgumentError("model", requirement, found, cure)
 
 
 def _as_they_are(embeddings: Tensor, group: SnapshotGroup) -> Tensor:

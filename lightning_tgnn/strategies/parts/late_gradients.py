@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts.flat_state import Options, TrainedWeights, options_of, take_options
 from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
@@ -177,7 +177,7 @@ class SentGradients:
             name = self._trained.names[int(apart.any(dim=0).nonzero()[0])]
             requirement = "changed by the gradients of all ranks alone, where ranks take turns"
             cure = "take strategy='sven', or leave out what changes weights, or gradients in on_before_optimizer_step"
-            raise InvalidArgumentError(refusal("weights", requirement, f"others of {name} on some rank", cure))
+            raise InvalidArgumentError("weights", requirement, f"others of {name} on some rank", cure)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the first rank continues with: its weights, and the gradients of later ranks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 import torch
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import shared_memory_left
 from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.state import state_bytes
@@ -35,4 +35,4 @@ def check_copies_fit(run: Run, spec: StateSpec) -> None:
         received = f"{copies} of {readable_size(each)} each, {readable_size(int(left))} free"
         requirement = "small enough for the memory that the processes of a machine share"
         cure = "take fewer copies, store='sharded', strategy='sven', a smaller memory_dim, or more memory"
-        raise InvalidArgumentError(refusal("copies of node state on a machine", requirement, received, cure))
+        raise InvalidArgumentError("copies of node state on a machine", requirement, received, cure)

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.types import (
@@ -47,7 +47,7 @@ def check_has_events(task: object) -> None:
     """
     if isinstance(task, SnapshotTask):
         cure = "set strategy='blad' for groups of snapshots, or train LinkPrediction on TemporalDataModule"
-        raise InvalidArgumentError(refusal("model", "a task on an event stream", type(task).__name__, cure))
+        raise InvalidArgumentError("model", "a task on an event stream", type(task).__name__, cure)
 
 
 class NodeState:
@@ -76,7 +76,7 @@ class NodeState:
             missing = ", ".join(missing_stages(task))
             requirement = f"a task with the stages of a memory-based temporal GNN; {missing} missing"
             cure = "subclass lightning_tgnn.tasks.MemoryTask, or take strategy='cdfgnn' for a static graph"
-            raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+            raise InvalidArgumentError("model", requirement, type(task).__name__, cure)
         self._run = run
         held = task.state_store if task.has_state_store else None
         if self._store is None or held is not self._store:
@@ -126,8 +126,7 @@ class NodeState:
             if self._run.ranks == 1:
                 return loader  # a user's own, which has all events in its order
             cure = "take the loaders of TemporalDataModule"
-            received = type(loader).__name__
-            raise InvalidArgumentError(refusal("dataloader", "one that can be cut over ranks", received, cure))
+            raise InvalidArgumentError("dataloader", "one that can be cut over ranks", type(loader).__name__, cure)
         run, announcer = self._run, self._announcer
         router = None if self._store is None else self._store.router
         if announcer is None:

@@ -22,7 +22,7 @@ from lightning_tgnn.algorithms.partitions.simple import (
 )
 from lightning_tgnn.algorithms.partitions.vertex_cut import AUTO, CUT_METHODS, best_cut, check_enough_edges, vertex_cut
 from lightning_tgnn.algorithms.schedules import DataParallel
-from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_path
 from lightning_tgnn.files.partitions import check_is_file, given_partition
 from lightning_tgnn.types import Run, StreamData, datamodule_of
 from lightning_tgnn.types.layout import GRADIENTS
@@ -68,7 +68,7 @@ def choose_partition(partition: str | Path | Tensor, num_nodes: int, ranks: int,
         return from_first_rank(run, read, num_nodes).long()
     if not (isinstance(data, StreamData) and isinstance(data, DemandingData)):
         cure = "pass trainer.fit(model, datamodule=TemporalDataModule(...)), or partition='interval'"
-        raise InvalidArgumentError(refusal("partition", "without a DataModule range or interval", partition, cure))
+        raise InvalidArgumentError("partition", "without a DataModule range or interval", partition, cure)
     # On one rank, for all: the others need neither the time nor a graph partitioner.
     owner = None
     if run.rank == 0:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.schedules.outlines import pipelined
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_int
 from lightning_tgnn.state.nodes.announcer import Announcer
 from lightning_tgnn.state.nodes.step_fetch import ANNOUNCED_PIECES
 from lightning_tgnn.types import (
@@ -58,7 +58,7 @@ class Pipelined(OrderPart):
             return
         cure = "give a number, for example 2, or 'adaptive'"
         if isinstance(self.micro_batches, str):
-            raise InvalidArgumentError(refusal("micro_batches", "a number or 'adaptive'", self.micro_batches, cure))
+            raise InvalidArgumentError("micro_batches", "a number or 'adaptive'", self.micro_batches, cure)
         check_int("micro_batches", self.micro_batches, minimum=1, cure=cure)
 
     def open(self, run: Run, task: NodeStateTask[object] | None) -> PipelinedOrder:

@@ -19,7 +19,7 @@ from lightning_tgnn.algorithms.schedules.pipetgl import (
     SENDS_WEIGHTS_AND_MOMENTS,
     PipeTGLOutline,
 )
-from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.strategies.parts.flat_state import TrainedWeights, check_steps
 from lightning_tgnn.strategies.parts.late_gradients import SentGradients
 from lightning_tgnn.strategies.parts.sent_weights import SentWeights
@@ -64,7 +64,7 @@ class RingUpdates(UpdatesPart):
         if self.sends != SENDS_GRADIENTS:
             requirement = "left out where weights travel: a rank has weights of its own last update, M - 1 batches late"
             cure = "leave it out, or set sends='gradients'"
-            raise InvalidArgumentError(refusal("staleness", requirement, self.staleness, cure))
+            raise InvalidArgumentError("staleness", requirement, self.staleness, cure)
         check_int("staleness", self.staleness, minimum=0, cure="leave it out for M - 1 on M ranks")
 
     def batches_at_once(self, batches: int) -> int:
@@ -108,7 +108,7 @@ class OrderedUpdates:
         if part.staleness is not None and part.staleness > largest:
             cure = "take more ranks, or leave it out"
             requirement = f"at most {largest} in a pipeline of {largest + 1}"
-            raise InvalidArgumentError(refusal("staleness", requirement, part.staleness, cure))
+            raise InvalidArgumentError("staleness", requirement, part.staleness, cure)
         self._trained: TrainedWeights | None = None
         self._sent: SentGradients | SentWeights | None = None  # what travels; None before there is an optimizer
         self._saved: Mapping[str, Any] = {}
@@ -136,25 +136,25 @@ class OrderedUpdates:
         if str(trainer.precision) == "16-mixed":
             cure = "set precision='bf16-mixed': gradients of other ranks have another loss scale"
             requirement = "without a loss scale where ranks take turns"
-            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+            raise InvalidArgumentError("Trainer(precision=...)", requirement, trainer.precision, cure)
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, WeightAveraging):
                 cure = "take strategy='sven', or StochasticWeightAveraging, which averages once an epoch"
                 requirement = "left out: each rank would average other weights"
-                raise InvalidArgumentError(refusal("WeightAveraging", requirement, type(callback).__name__, cure))
+                raise InvalidArgumentError("WeightAveraging", requirement, type(callback).__name__, cure)
         if isinstance(trainer.profiler, PyTorchProfiler):  # type: ignore[attr-defined]
             # torch crashes where its profiler turns to another cycle while gloo waits for a receipt.
             cure = "take SystemMonitor and TimelineMonitor, or profile one process"
-            raise InvalidArgumentError(refusal("profiler", "another one where ranks take turns", "'pytorch'", cure))
+            raise InvalidArgumentError("profiler", "another one where ranks take turns", "'pytorch'", cure)
         assert trainer.lightning_module is not None
         if not trainer.lightning_module.automatic_optimization:
             cure = "take strategy='sven'"
             requirement = "True where ranks take turns: they update at the end of a step"
-            raise InvalidArgumentError(refusal("automatic_optimization", requirement, False, cure))
+            raise InvalidArgumentError("automatic_optimization", requirement, False, cure)
         if self._part.staleness not in (None, self._messages.ranks - 1) and _accumulates(trainer):
             requirement = "left out where gradients are accumulated: the batches of a window come from all ranks"
             cure = "leave it out, or set accumulate_grad_batches=1"
-            raise InvalidArgumentError(refusal("staleness", requirement, self._part.staleness, cure))
+            raise InvalidArgumentError("staleness", requirement, self._part.staleness, cure)
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Refuse optimizers that cannot go with these updates.
@@ -166,7 +166,7 @@ class OrderedUpdates:
             return
         if len(optimizers) != 1:
             requirement = "one, where ranks take turns"
-            raise InvalidArgumentError(refusal("optimizers", requirement, len(optimizers), "take strategy='sven'"))
+            raise InvalidArgumentError("optimizers", requirement, len(optimizers), "take strategy='sven'")
         (optimizer,), trained = optimizers, self._trained
         assert trained is not None
         if self._part.sends == SENDS_GRADIENTS:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_tgnn.algorithms.schedules.pipetgl import SENDS_WEIGHTS_AND_MOMENTS
-from lightning_tgnn.checks import CheckpointError, refusal
+from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.strategies.parts.flat_state import FlatState, TrainedWeights
 from lightning_tgnn.types import MessageExchange
 from lightning_tgnn.types.exchange import RowHandle
@@ -147,6 +147,6 @@ class SentWeights:
         if len(own) != size:
             requirement = f"one that keeps what is in the checkpoint, {len(own)} bytes of a rank with its weights"
             cure = "give its options as they were, or leave the checkpoint out to train anew"
-            raise CheckpointError(refusal("optimizer", requirement, f"{size} bytes", cure))
+            raise CheckpointError("optimizer", requirement, f"{size} bytes", cure)
         self._latest, self._goes_round = self._row(), True
         self._flat.take(own)

@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning_tgnn.algorithms.schedules.operator_order import GRAPH, KINDS, NN, search_of
 from lightning_tgnn.algorithms.schedules.snapshot_groups import PAPER, SEARCH
 from lightning_tgnn.algorithms.schedules.snapshot_loads import LoadModel
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.strategies.parts.group_memory import KeptGroups, capacity_of_rank, kept_bytes, memory_of_rank
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
 from lightning_tgnn.strategies.parts.load_meter import MeasuredCalls, MeasuredLoads
@@ -102,11 +102,11 @@ class SnapshotState:
         if not isinstance(task, SnapshotTask):
             other = "'cdfgnn' for a static graph" if isinstance(task, ReplicaTask) else "'sven' for event streams"
             cure = f"take SnapshotLinkPrediction or another task on snapshots, or strategy={other}"
-            raise InvalidArgumentError(refusal("model", "a task on snapshots", type(task).__name__, cure))
+            raise InvalidArgumentError("model", "a task on snapshots", type(task).__name__, cure)
         if str(run.trainer.precision) == "16-mixed":  # gradients are taken before the loss is scaled
             cure = "set precision='bf16-mixed' or '32-true'"
             requirement = "one without a loss scale, with groups of snapshots"
-            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, run.trainer.precision, cure))
+            raise InvalidArgumentError("Trainer(precision=...)", requirement, run.trainer.precision, cure)
         self._run, self._task, self._loaders, self._has_begun = run, task, [], False
         of = run.task, datamodule_of(run.trainer)
         if any(now is not before for now, before in zip(of, self._known_of or of, strict=True)):
@@ -133,7 +133,7 @@ class SnapshotState:
         """
         if not isinstance(loader, SnapshotLoader):
             cure = "take the loaders of SnapshotDataModule, or strategy='sven' for event streams"
-            raise InvalidArgumentError(refusal("dataloader", "of snapshots", type(loader).__name__, cure))
+            raise InvalidArgumentError("dataloader", "of snapshots", type(loader).__name__, cure)
         assert self._run is not None
         self._partition.give(self._task, self._run.ranks)
         own = loader.follow(self._run.schedule, self._run.layout, self._run.rank)
@@ -143,7 +143,7 @@ class SnapshotState:
             # Each layer has a sample of its own then, and a snapshot is another one in each group.
             requirement = "left out where the vertices of a snapshot are cut over ranks"
             cure = "leave it out, or take strategy='blad'"
-            raise InvalidArgumentError(refusal("vertices_per_batch", requirement, "batches of vertices", cure))
+            raise InvalidArgumentError("vertices_per_batch", requirement, "batches of vertices", cure)
         if own.is_training and not self._has_looked:
             self._has_looked = True
             self._look_at_largest(own)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_not_negative, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_not_negative
 from lightning_tgnn.comm import shared_tensors
 from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import (
@@ -207,4 +207,4 @@ def check_one_machine(count: int) -> None:
     if count > 1:
         cure = "let groups be the number of machines or a multiple of it, or take strategy='sven'"
         requirement = "so many that the ranks of each are on one machine, whose memory they share"
-        raise InvalidArgumentError(refusal("groups", requirement, f"ranks of a group on {count} machines", cure))
+        raise InvalidArgumentError("groups", requirement, f"ranks of a group on {count} machines", cure)

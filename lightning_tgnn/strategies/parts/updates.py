@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from lightning_tgnn.algorithms.schedules.outlines import data_parallel, mean_gradients
 from lightning_tgnn.algorithms.traffic.gradient_compression import GradientCompression, gradient_compression
-from lightning_tgnn.checks import InvalidArgumentError, check_int, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.comm import Exchange, Traffic
 from lightning_tgnn.strategies.parts.compressed_mean import RESIDUALS, CompressedMean
 from lightning_tgnn.strategies.parts.gradient_mean import GradientMean, GradientSync
@@ -53,7 +53,7 @@ class MeanGradients(UpdatesPart):
         cure = "0 waits for gradients, 1 applies them a step late"
         check_int(self.argument, self.delay, minimum=0, cure=cure)
         if self.delay > 1:
-            raise InvalidArgumentError(refusal(self.argument, "0 or 1", self.delay, cure))
+            raise InvalidArgumentError(self.argument, "0 or 1", self.delay, cure)
         object.__setattr__(self, "compression", gradient_compression(self.compression))
 
     @property
@@ -162,7 +162,7 @@ class MeanUpdates:
             late = "gradients a step late have the scale of the step before"
             cure = f"set precision='bf16-mixed', or {self._argument}=0: {late}"
             requirement = "without a loss scale where gradients come late"
-            raise InvalidArgumentError(refusal("Trainer(precision=...)", requirement, trainer.precision, cure))
+            raise InvalidArgumentError("Trainer(precision=...)", requirement, trainer.precision, cure)
 
     def check_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """Refuse several optimizers where gradients come late.
@@ -172,7 +172,7 @@ class MeanUpdates:
         """
         if self.delay and len(optimizers) > 1:
             requirement = "0 with several optimizers: each would get the gradients of the one before"
-            raise InvalidArgumentError(refusal(self._argument, requirement, self.delay, f"set {self._argument}=0"))
+            raise InvalidArgumentError(self._argument, requirement, self.delay, f"set {self._argument}=0")
 
     def begin_turn(self, events: int) -> None:
         """Do nothing: all ranks have turns at the same time."""
@@ -194,7 +194,7 @@ class MeanUpdates:
         if self._passes > 1:
             requirement = "0 where manual_backward is called more than once before a step of the optimizer"
             cure = f"set {self._argument}=0, or add up the losses and call manual_backward once"
-            raise InvalidArgumentError(refusal(self._argument, requirement, self.delay, cure))
+            raise InvalidArgumentError(self._argument, requirement, self.delay, cure)
 
     def start(self) -> None:
         """Start the all-reduce of gradients that come late: it would be in the way of rows that somebody waits for."""

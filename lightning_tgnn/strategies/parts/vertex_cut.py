@@ -15,7 +15,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.data_parallel import check_one_copy
 from lightning_tgnn.algorithms.traffic.cache_policy import ErrorController, ThresholdController
 from lightning_tgnn.algorithms.traffic.quantize import check_bits
-from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_bool, check_fraction
 from lightning_tgnn.compat.loops import batches_begun_and_over
 from lightning_tgnn.files.partitions import check_partition_type
 from lightning_tgnn.state import SANCUS, CachedReplicaSum
@@ -77,10 +77,10 @@ class VertexCut(StorePart):
             check_fraction("threshold", self.threshold, cure="give a number, for example 0.05, 'adaptive' or 'paper'")
         check_bits(self.bits)
         if not isinstance(self.cache, bool) and self.cache != SANCUS:
-            raise InvalidArgumentError(refusal("cache", "True, False or 'sancus'", self.cache, "True is usual"))
+            raise InvalidArgumentError("cache", "True, False or 'sancus'", self.cache, "True is usual")
         if self.cache == SANCUS and isinstance(self.threshold, str):
             cure = "give one, for example 0.1: how much the values may change"
-            raise InvalidArgumentError(refusal("threshold", "a number with cache='sancus'", self.threshold, cure))
+            raise InvalidArgumentError("threshold", "a number with cache='sancus'", self.threshold, cure)
         for name, usual in (("relay", True), ("halo", False)):
             check_bool(name, getattr(self, name), usual=usual)
         check_partition_type(self.partition)
@@ -134,7 +134,7 @@ class ReplicaState:
             requirement = "a task that adds up over replicas by its attribute `replicas`"
             other = "'blad' for snapshots" if isinstance(task, SnapshotTask) else "'sven' for event streams"
             cure = f"take lightning_tgnn.NodeClassification or see its page in docs, or strategy={other}"
-            raise InvalidArgumentError(refusal("model", requirement, type(task).__name__, cure))
+            raise InvalidArgumentError("model", requirement, type(task).__name__, cure)
         self._run, self._saved, self._task = run, saved, task
         self._replicas_before = task.replicas
         if run.trainer.state.fn == "fit":  # caches and threshold are of one fit; a checkpoint keeps them
@@ -156,8 +156,7 @@ class ReplicaState:
         """
         if not isinstance(loader, CuttableLoader):
             cure = "take the loaders of FullGraphDataModule, or strategy='sven' for event streams"
-            received = type(loader).__name__
-            raise InvalidArgumentError(refusal("dataloader", "of a graph that can be cut", received, cure))
+            raise InvalidArgumentError("dataloader", "of a graph that can be cut", type(loader).__name__, cure)
         run, task = self._run, self._task
         assert run is not None
         assert task is not None

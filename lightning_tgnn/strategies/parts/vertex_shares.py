@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.partitions.simple import interval_partition, metis_partition, range_partition
 from lightning_tgnn.algorithms.partitions.vertex_shares import RowLinks, share_of_snapshot, share_of_targets
-from lightning_tgnn.checks import InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_path
 from lightning_tgnn.comm import HandOver, Messages
 from lightning_tgnn.files.partitions import check_partition_type, given_partition
 from lightning_tgnn.strategies.parts.group_pipeline import PipelinedGroups
@@ -249,7 +249,7 @@ def _check_goes_by_operators(task: SnapshotTask) -> None:
         if isinstance(module, ReadsEdges) and module.reads_edges:
             requirement = "one of the built-in ones where the vertices of a snapshot are cut over ranks"
             cure = "take 'gcn', 'chebyshev' or 'rgcn', or strategy='blad'"
-            raise InvalidArgumentError(refusal("convolution", requirement, type(module).__name__, cure))
+            raise InvalidArgumentError("convolution", requirement, type(module).__name__, cure)
 
 
 def _with_others(rows: Tensor, links: RowLinks, exchange: RowExchange, operation: str) -> Tensor:
@@ -266,7 +266,7 @@ def _owner(partition: str | Path | Tensor, run: Run) -> Tensor:
     data = datamodule_of(run.trainer)
     if not isinstance(data, SnapshotData):
         cure = "pass trainer.fit(model, datamodule=SnapshotDataModule(...))"
-        raise InvalidArgumentError(refusal("datamodule", "one of snapshots", type(data).__name__, cure))
+        raise InvalidArgumentError("datamodule", "one of snapshots", type(data).__name__, cure)
     edges, ranks = data.sequence, run.ranks
     num_nodes = edges.num_nodes
     if isinstance(partition, Tensor) or partition not in METHODS:

@@ -11,7 +11,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from lightning_tgnn.checks import InvalidArgumentError, refusal
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.comm import Messages
 from lightning_tgnn.types import Broadcast
 
@@ -57,7 +57,7 @@ class ModelCopies:
         late = [name for name, value in self._model.named_parameters() if value in {*trained} - self._summed]
         cure = "set Trainer(devices=1), or end this fit, unfreeze them, and train on by a fit of another Trainer"
         requirement = "those with which the fit began, on several ranks: gradients of others are not summed"
-        raise InvalidArgumentError(refusal("trained parameters", requirement, late or "others", cure))
+        raise InvalidArgumentError("trained parameters", requirement, late or "others", cure)
 
     def show(self) -> None:
         """Put the first rank's buffers in place until `hide`, for a validation of one model; all ranks have to call it.
@@ -111,7 +111,7 @@ class ModelCopies:
                 shape = [*own[name].shape] if name in own else None
                 requirement = f"of the shape {[*value.shape]} that the first rank has"
                 cure = "register it in __init__, with a shape that does not depend on a rank's events"
-                raise InvalidArgumentError(refusal(f"buffer {name} of the model", requirement, shape, cure))
+                raise InvalidArgumentError(f"buffer {name} of the model", requirement, shape, cure)
             owner, _, leaf = name.rpartition(".")
             if own[name].is_inference() or not own[name].is_contiguous():  # which may not be written
                 setattr(self._model.get_submodule(owner), leaf, value.to(own[name]))

@@ -90,8 +90,7 @@ class SupervisedStrategy(OpenDDPStrategy):
         known = {*signature(DDPStrategy).parameters, *signature(DistributedDataParallel).parameters}
         for name in options.keys() - known:  # Lightning hands it on to DistributedDataParallel, which refuses it late
             requirement = f"one of {', '.join(_arguments(type(self)))}, or an option of DDPStrategy"
-            option, cure = f"option of {type(self).__name__}", "correct its name"
-            raise InvalidArgumentError(refusal(option, requirement, name, cure))
+            raise InvalidArgumentError(f"option of {type(self).__name__}", requirement, name, "correct its name")
         # `ModelCopies` does not do it in every step. The option has a new name in torch 2.13.
         options.setdefault("forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers", False)
         if IS_INTERACTIVE:  # there is no script to run once more
@@ -114,15 +113,14 @@ class SupervisedStrategy(OpenDDPStrategy):
         if method == "popen":
             if IS_INTERACTIVE:
                 cure = "leave it out, or run a script"
-                requirement = "'spawn' in an interactive session"
-                raise InvalidArgumentError(refusal("start_method", requirement, method, cure))
+                raise InvalidArgumentError("start_method", "'spawn' in an interactive session", method, cure)
             return
         if environment is not None and environment.creates_processes_externally:
             cure = "leave it out: this script's first Trainer has already started processes by 'popen'"
             requirement = f"'popen' where {type(environment).__name__} starts the processes"
-            raise InvalidArgumentError(refusal("start_method", requirement, method, cure))
+            raise InvalidArgumentError("start_method", requirement, method, cure)
         if method != "spawn":  # threads of compiled loops do not come along
-            raise InvalidArgumentError(refusal("start_method", "'popen' or 'spawn'", method, "take 'spawn'"))
+            raise InvalidArgumentError("start_method", "'popen' or 'spawn'", method, "take 'spawn'")
 
     def _check_count(self) -> None:
         """Refuse another number of processes than torchrun has started, which knows no ``devices`` of the Trainer."""
@@ -134,13 +132,13 @@ class SupervisedStrategy(OpenDDPStrategy):
             requirement = f"as many as the {there} processes that torchrun has started"
             cure = "set both as in torchrun's --nproc-per-node and --nnodes"
             counts = f"{self.num_processes} and {self.num_nodes}"
-            raise InvalidArgumentError(refusal("Trainer(devices=..., num_nodes=...)", requirement, counts, cure))
+            raise InvalidArgumentError("Trainer(devices=..., num_nodes=...)", requirement, counts, cure)
 
     @override
     def setup_environment(self) -> None:
         if self.root_device.type == "cuda" and not torch.cuda.is_available():
             cure = "set accelerator='cpu'"
-            raise InvalidArgumentError(refusal("Trainer(accelerator=...)", "a device that is there", "cuda", cure))
+            raise InvalidArgumentError("Trainer(accelerator=...)", "a device that is there", "cuda", cure)
         leave_group_of_gpus(self.root_device)
         remove_abandoned_memory()
         super().setup_environment()
@@ -170,7 +168,7 @@ class SupervisedStrategy(OpenDDPStrategy):
                 raise
             assert self.cluster_environment is not None
             port, cure = self.cluster_environment.main_port, "unset it, or name another; torchrun takes --master-port"
-            raise InvalidArgumentError(refusal("MASTER_PORT", "a port at which nobody listens", port, cure)) from error
+            raise InvalidArgumentError("MASTER_PORT", "a port at which nobody listens", port, cure) from error
 
     def _meet_on_one_machine(self) -> object:
         """Return the store through which the ranks of one machine meet; None elsewhere, and where they have met."""

@@ -26,14 +26,14 @@ def predicted_by(loads, kept=None):
 
 
 def test_nobody_knows_seconds_before_they_are_measured():
-    over, known = told(None, KeptSizes(1.0, 1.0, 1.0, 1.0, 1.0))
+    over, known = predicted_by(None, KeptSizes(1.0, 1.0, 1.0, 1.0, 1.0))
     assert known.forward is known.backward is known.kept is None
-    over, known = told(None)
+    over, known = predicted_by(None)
     assert known is over
 
 
 def test_the_last_snapshot_of_a_group_has_its_head():
-    loads, over_and_known = Loads(), told(Loads(), kept=KeptSizes(1.0, 0.5, 2.0, 0.25, 0.1, most_vertices=4))
+    loads, over_and_known = Loads(), predicted_by(Loads(), kept=KeptSizes(1.0, 0.5, 2.0, 0.25, 0.1, most_vertices=4))
     over, known = over_and_known
     for place, group in enumerate(over.order):
         numbers = over.snapshots_of(group)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path
 from lightning_tgnn.data.graphs.checks import check_ends
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.files.new_folder import check_new, new_folder
@@ -33,7 +33,7 @@ def open_graph(folder: str | Path) -> Graph:
     missing = [file for file in files if not (folder / file).is_file()]
     if missing:
         received = f"none of the name {', '.join(missing)}"
-        raise DataError(refusal(str(folder), f"a folder with {', '.join(files)}", received, "add the missing files"))
+        raise DataError(str(folder), f"a folder with {', '.join(files)}", received, "add the missing files")
     present = COLUMNS | ({_EDGE_WEIGHTS: _EDGE_WEIGHTS} if (folder / f"{_EDGE_WEIGHTS}.npy").is_file() else {})
     columns = {name: map_npy(folder / f"{file}.npy") for name, file in present.items()}
     labels = columns["labels"]
@@ -42,7 +42,7 @@ def open_graph(folder: str | Path) -> Graph:
     for name, column in columns.items():
         if column.dtype.kind not in "iufb" or not column.dtype.isnative:
             cure = "convert it; see lightning_tgnn.data.graphs.sources.folder.open_graph for the types"
-            raise DataError(refusal(str(folder / f"{present[name]}.npy"), "of numbers", str(column.dtype), cure))
+            raise DataError(str(folder / f"{present[name]}.npy"), "of numbers", str(column.dtype), cure)
     graph = Graph(**{name: mapped_tensor(column) for name, column in columns.items()})
     object.__setattr__(graph, "folder", folder.absolute())  # the working directory may be another when it is used
     return graph
@@ -61,7 +61,7 @@ def save_graph(folder: str | Path, graph: Graph) -> Path:
     """
     if not isinstance(graph, Graph):
         cure = "give a Graph, for example FullGraphDataModule(source).graph, or an event stream to EventStore.save"
-        raise InvalidArgumentError(refusal("graph", "a Graph", type(graph).__name__, cure))
+        raise InvalidArgumentError("graph", "a Graph", type(graph).__name__, cure)
     folder = check_path("folder", folder)
     check_new(folder)
     with new_folder(folder) as partial, GraphWriter(partial, graph.num_nodes) as writer:

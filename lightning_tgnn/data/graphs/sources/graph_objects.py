@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.arrays import as_ends, as_numbers, as_whole
 from lightning_tgnn.data.dgl_graphs import DGLEdges, edges_of_dgl
 from lightning_tgnn.data.graphs.checks import check_edge_weights
@@ -90,20 +90,20 @@ def read_graph(source: GraphSource, split: int | None = None) -> Graph:
         columns = {name: getattr(source, name, None) for name in (*_WEIGHTS, *_UNREAD)}
         if source.edge_index is None:
             cure = "give it one; after ToSparseTensor, take the Data from before"
-            raise DataError(refusal("source", "a PyG Data with an edge_index", "none", cure))
+            raise DataError("source", "a PyG Data with an edge_index", "none", cure)
         src, dst = as_ends("edge_index", source.edge_index)
         weights = _weights(type(source).__name__, columns, len(src))
         return _graph(src, dst, _of(held, "x"), _of(held, "y"), held, split, weights)
-    raise InvalidArgumentError(refusal("source", FORMS, type(source).__name__, "give one of these"))
+    raise InvalidArgumentError("source", FORMS, type(source).__name__, "give one of these")
 
 
 def _from_npz(path: Path, split: int | None) -> Graph:
     if not path.is_file():
         is_path = path.suffix.lower() == ".npz" or path != Path(path.name)
         requirement = "a file or folder that is there" if is_path else FORMS
-        raise InvalidArgumentError(refusal("source", requirement, str(path), "correct the path or the name"))
+        raise InvalidArgumentError("source", requirement, str(path), "correct the path or the name")
     if path.suffix.lower() != ".npz" and not is_zipfile(path):
-        raise InvalidArgumentError(refusal("source", FORMS, str(path), OF_EVENTS))
+        raise InvalidArgumentError("source", FORMS, str(path), OF_EVENTS)
     held = read_npz(path)
     features = features_of(held)
     src, dst = edges_of(held, len(features) if features.ndim else 0)
@@ -165,15 +165,14 @@ def _mask(name: str, values: Values, split: int | None) -> Tensor:
     if given.ndim == 2:
         if split is None or not 0 <= split < given.shape[1]:
             cure = f"give FullGraphDataModule(split=...), 0 .. {given.shape[1] - 1}"
-            raise DataError(refusal(name, f"one of {given.shape[1]} splits", f"split={split}", cure))
+            raise DataError(name, f"one of {given.shape[1]} splits", f"split={split}", cure)
         given = given[:, split]
     elif split is not None:
-        cure = "leave split out: there is one"
-        raise DataError(refusal("split", "left out where masks are [N]", split, cure))
+        raise DataError("split", "left out where masks are [N]", split, "leave split out: there is one")
     mask = given.bool()
     if not torch.equal(mask.to(given.dtype), given):
         wrong = given[mask.to(given.dtype) != given][0].item()
-        raise DataError(refusal(name, "of truth values, or of 0 and 1", wrong, "compare with a number first"))
+        raise DataError(name, "of truth values, or of 0 and 1", wrong, "compare with a number first")
     return mask
 
 
@@ -190,7 +189,7 @@ def edges_of(held: Mapping[str, np.ndarray], vertices: int) -> tuple[np.ndarray,
         entries = _entries(held, "adj")
         if len(held["adj_indptr"]) != vertices + 1:
             received = f"{len(held['adj_indptr']) - 1} rows"
-            raise DataError(refusal("adj_indptr", f"of a row for each of {vertices} vertices", received, _CURE))
+            raise DataError("adj_indptr", f"of a row for each of {vertices} vertices", received, _CURE)
         return entries
     src, dst = as_ends("edge_index", numbers_of(held, "edge_index"))
     return src.numpy(), dst.numpy()
@@ -211,10 +210,10 @@ def features_of(held: Mapping[str, np.ndarray]) -> np.ndarray:
     starts = len(held[f"{prefix}_indptr"])
     if starts != len(features) + 1 or values.shape != columns.shape:
         received = f"{starts} starts, {len(columns)} indices, values {list(values.shape)}"
-        raise DataError(refusal(f"{prefix}_indptr", f"of {len(features)} rows and all indices", received, _CURE))
+        raise DataError(f"{prefix}_indptr", f"of {len(features)} rows and all indices", received, _CURE)
     if len(columns) and not 0 <= columns.min() <= columns.max() < features.shape[1]:
         wrong = columns.min() if columns.min() < 0 else columns.max()
-        raise DataError(refusal(f"{prefix}_indices", f"columns 0 .. {features.shape[1] - 1}", int(wrong), _CURE))
+        raise DataError(f"{prefix}_indices", f"columns 0 .. {features.shape[1] - 1}", int(wrong), _CURE)
     with np.errstate(over="ignore"):  # infinity is refused with the features
         np.add.at(features, (rows, columns), values.astype(np.float32))  # a place that is there twice holds the sum
     return features
@@ -229,14 +228,14 @@ def numbers_of(held: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     if name not in held:
         raise missing(held, name)
     if held[name].dtype.kind not in "biuf":
-        raise DataError(refusal(name, "of numbers", str(held[name].dtype), _CURE))
+        raise DataError(name, "of numbers", str(held[name].dtype), _CURE)
     return held[name]
 
 
 def missing(held: Mapping[str, object], name: str) -> DataError:
     """Return the refusal of a source that lacks something."""
     cure = "add it, or rename the array that holds it"
-    return DataError(refusal("source", f"with {name}", ", ".join(sorted(map(str, held))), cure))
+    return DataError("source", f"with {name}", ", ".join(sorted(map(str, held))), cure)
 
 
 def _entries(held: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, np.ndarray]:
@@ -245,24 +244,24 @@ def _entries(held: Mapping[str, np.ndarray], prefix: str) -> tuple[np.ndarray, n
     is_whole = len(starts) and starts[0] == 0 and starts[-1] == len(columns) and not (starts[1:] < starts[:-1]).any()
     if not is_whole:
         received = f"{len(starts)} starts, {len(columns)} indices"
-        raise DataError(refusal(f"{prefix}_indptr", "ascending from 0 to the number of indices", received, _CURE))
+        raise DataError(f"{prefix}_indptr", "ascending from 0 to the number of indices", received, _CURE)
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts)), columns
 
 
 def _integers(held: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     array = numbers_of(held, name)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise DataError(refusal(name, "a vector of integers", f"{array.dtype} {list(array.shape)}", _CURE))
+        raise DataError(name, "a vector of integers", f"{array.dtype} {list(array.shape)}", _CURE)
     return array.astype(np.int64, copy=False)
 
 
 def _zeros(name: str, shape: np.ndarray) -> np.ndarray:
     if len(shape) != 2 or (shape < 0).any():
-        raise DataError(refusal(name, "two lengths, rows and columns", shape[:5].tolist(), _CURE))
+        raise DataError(name, "two lengths, rows and columns", shape[:5].tolist(), _CURE)
     cure = "leave columns out: features are held as a dense matrix"
     size = f"a matrix of {int(shape[0]):,} rows and {int(shape[1]):,} columns"
     check_fits(name, size, 4 * int(shape[0]) * int(shape[1]), cure=cure)
     try:
         return np.zeros(shape, np.float32)
     except (MemoryError, ValueError) as error:
-        raise DataError(refusal(name, "of a matrix that memory holds", shape.tolist(), cure)) from error
+        raise DataError(name, "of a matrix that memory holds", shape.tolist(), cure) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.graphs.sources.folder import GraphWriter, open_graph
 from lightning_tgnn.files.new_folder import new_folder
 from lightning_tgnn.files.npz_stream import npz_stream
@@ -62,7 +62,7 @@ def _split_of(folder: Path) -> Path:
     if len(splits) != 1:
         received = [str(path.relative_to(folder)) for path in splits] or "none"
         cure = "take the folder as OGB ships it"
-        raise DataError(refusal(str(folder), "a folder with one split/<name>/train.csv.gz", received, cure))
+        raise DataError(str(folder), "a folder with one split/<name>/train.csv.gz", received, cure)
     return splits[0]
 
 
@@ -72,7 +72,7 @@ def _write_masks(split: Path, num_nodes: int, append: Callable[[str, np.ndarray]
         for nodes in read_table(split / file, np.int64, width=1):
             if nodes.min() < 0 or nodes.max() >= num_nodes:
                 wrong, cure = int(nodes.min() if nodes.min() < 0 else nodes.max()), "download it again"
-                raise DataError(refusal(str(split / file), f"vertices 0 .. {num_nodes - 1}", wrong, cure))
+                raise DataError(str(split / file), f"vertices 0 .. {num_nodes - 1}", wrong, cure)
             mask[nodes[:, 0]] = True
         append(name, mask)
 
@@ -90,7 +90,7 @@ class Archives:
             is_matrix = len(features.shape) == 2 and min(features.shape) > 0
             if not is_matrix or (features.fortran_order and min(features.shape) > 1):
                 received = f"{list(features.shape)}{', by columns' if features.fortran_order else ''}"
-                raise DataError(refusal(f"node_feat of {self._data}", "[N, F], by rows", received, "save it by rows"))
+                raise DataError(f"node_feat of {self._data}", "[N, F], by rows", received, "save it by rows")
             self.num_nodes, self._width = features.shape
 
     def write_edges(self, append: Callable[[str, np.ndarray], None]) -> None:
@@ -98,7 +98,7 @@ class Archives:
         with npz_stream(self._data, "edge_index") as edges:
             if len(edges.shape) != 2 or edges.shape[0] != 2 or edges.dtype.kind not in "iu":
                 received = f"{edges.dtype} {list(edges.shape)}"
-                raise DataError(refusal(f"edge_index of {self._data}", "integers [2, E]", received, "save it again"))
+                raise DataError(f"edge_index of {self._data}", "integers [2, E]", received, "save it again")
             sources = edges.shape[1]  # that many of the values are still to come; destinations follow
             for values in edges.values(_VALUES_PER_PIECE):
                 numbers = values.astype(np.int64)
@@ -137,7 +137,7 @@ class Tables:
         counts = np.concatenate([rows for rows in read_table(path, np.int64, width=1)])
         if len(counts) != 1:
             cure = "give a dataset for the prediction of vertices"
-            raise DataError(refusal(str(path), "of one graph", f"{len(counts)} graphs", cure))
+            raise DataError(str(path), "of one graph", f"{len(counts)} graphs", cure)
         self.num_nodes = int(counts[0, 0])
 
     def write_edges(self, append: Callable[[str, np.ndarray], None]) -> None:
@@ -171,12 +171,11 @@ def read_table(path: Path, dtype: type[np.number], width: int | None = None) -> 
     import pandas as pd
 
     if not path.is_file():
-        raise DataError(refusal(str(path), "a table", "no such file", "take the folder as OGB ships it"))
+        raise DataError(str(path), "a table", "no such file", "take the folder as OGB ships it")
     try:
         columns = pd.read_csv(path, header=None, nrows=1).shape[1]
         if width not in (None, columns):
-            cure = "take the folder as OGB ships it"
-            raise DataError(refusal(str(path), f"a table of {width} columns", columns, cure))
+            raise DataError(str(path), f"a table of {width} columns", columns, "take the folder as OGB ships it")
         piece = max(_VALUES_PER_PIECE // columns, 1)
         with pd.read_csv(path, header=None, dtype=dtype, chunksize=piece) as table:
             for rows in table:
@@ -184,8 +183,7 @@ def read_table(path: Path, dtype: type[np.number], width: int | None = None) -> 
     except DataError:
         raise
     except (ValueError, OverflowError, OSError, EOFError, zlib.error) as error:
-        form = f"a table of {np.dtype(dtype)}"
-        raise DataError(refusal(str(path), form, str(error), "download it again")) from error
+        raise DataError(str(path), f"a table of {np.dtype(dtype)}", str(error), "download it again") from error
 
 
 def classes(path: Path, labels: np.ndarray) -> np.ndarray:
@@ -196,11 +194,11 @@ def classes(path: Path, labels: np.ndarray) -> np.ndarray:
     """
     if labels.ndim == 0 or labels.size != len(labels):
         received, cure = list(labels.shape), "give a dataset with one label for each vertex"
-        raise DataError(refusal(str(path), "one label for each vertex", received, cure))
+        raise DataError(str(path), "one label for each vertex", received, cure)
     labels = np.nan_to_num(labels.ravel(), nan=-1, posinf=np.inf, neginf=-np.inf)
     with np.errstate(invalid="ignore"):  # of infinity, which the next line finds
         whole = labels.astype(np.int64)
     if (whole != labels).any():
         wrong, cure = float(labels[np.argmax(whole != labels)]), "number the classes from 0; NaN stands for none"
-        raise DataError(refusal(str(path), "of whole numbers", wrong, cure))
+        raise DataError(str(path), "of whole numbers", wrong, cure)
     return whole

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings, refusal
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_settings
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder, open_graph, save_graph
 from lightning_tgnn.data.graphs.sources.graph_objects import FORMS, OF_EVENTS, GraphSource, read_graph
@@ -53,7 +53,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], s
     is_folder = isinstance(source, (str, Path)) and Path(source).is_dir()
     if split is not None and (name is not None or isinstance(source, Graph) or is_folder):
         cure = "leave it out: the source has one split"
-        raise InvalidArgumentError(refusal("split", "left out with names, folders and Graphs", split, cure))
+        raise InvalidArgumentError("split", "left out with names, folders and Graphs", split, cure)
     if isinstance(source, Graph):
         return source
     if name == SYNTHETIC:
@@ -66,7 +66,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], s
     if is_folder and isinstance(source, (str, Path)):
         folder = Path(source)
         if is_event_store(folder):
-            raise InvalidArgumentError(refusal("source", FORMS, str(folder), OF_EVENTS))
+            raise InvalidArgumentError("source", FORMS, str(folder), OF_EVENTS)
         if is_graph_folder(folder):
             return open_graph(folder)
         if is_folder_of_tables(folder):
@@ -74,7 +74,7 @@ def open_source(source: GraphSource, root: Path, synthetic: Mapping[str, Any], s
         if is_ogb_folder(folder):
             return _open_converted(folder, str(folder))
         cure = "give the folder with src.npy, with edges.csv or edges.parquet, or with OGB's folders raw and split"
-        raise DataError(refusal("source", "a graph folder, a folder of tables or an OGB folder", str(folder), cure))
+        raise DataError("source", "a graph folder, a folder of tables or an OGB folder", str(folder), cure)
     return read_graph(source, split)
 
 
@@ -96,7 +96,7 @@ def _open_converted(folder: Path, source: str) -> Graph:
 def _check_prepared(folder: Path, source: str) -> None:
     if not folder.is_dir():
         cure = "call the DataModule's prepare_data on a process of every machine, or share the folder"
-        raise InvalidArgumentError(refusal("source", f"prepared in {folder}", source, cure))
+        raise InvalidArgumentError("source", f"prepared in {folder}", source, cure)
 
 
 def _fetch_from_ogb(name: str, root: Path) -> None:
@@ -120,10 +120,10 @@ def _fetch_from_dgl(name: str, root: Path) -> None:
         import dgl.data
     except ImportError as error:
         cure = "install dgl 1.1.3, which needs Python < 3.12, or give a file"
-        raise InvalidArgumentError(refusal("source", "other than a set of dgl without dgl", name, cure)) from error
+        raise InvalidArgumentError("source", "other than a set of dgl without dgl", name, cure) from error
     try:
         found = getattr(dgl.data, DGL_CLASSES[name])(raw_dir=str(root), verbose=False)[0]
     except Exception as error:  # dgl lets through what its readers and its downloads raise
         cure = f"connect this machine, or delete what dgl has left in {root}"
-        raise DataError(refusal("source", "a set that dgl can download and read", f"{name}: {error}", cure)) from error
+        raise DataError("source", "a set that dgl can download and read", f"{name}: {error}", cure) from error
     save_graph(converted, read_graph(found))

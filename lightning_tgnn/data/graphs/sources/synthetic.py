@@ -17,7 +17,6 @@ from lightning_tgnn.checks import (
     check_int,
     check_not_negative,
     check_path,
-    refusal,
 )
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 from lightning_tgnn.data.graphs.sources.folder import GraphWriter, open_graph
@@ -68,11 +67,11 @@ def generate_graph(
     check_int("feature_dim", feature_dim, minimum=1, cure="16 is the default")
     if num_classes > num_nodes:
         cure = "ask for fewer communities"
-        raise InvalidArgumentError(refusal("num_classes", f"at most num_nodes={num_nodes}", num_classes, cure))
+        raise InvalidArgumentError("num_classes", f"at most num_nodes={num_nodes}", num_classes, cure)
     check_fraction("homophily", homophily, cure="0.8 is the default")
     if not exponent > 2:
         cure = "2.5 is usual for social networks; at 2 and below the mean degree has no bound"
-        raise InvalidArgumentError(refusal("exponent", "above 2", exponent, cure))
+        raise InvalidArgumentError("exponent", "above 2", exponent, cure)
     check_not_negative("noise", noise, cure="1 is the default")
     check_int("seed", seed, minimum=0, cure="give a seed, for example 0")
     settings: dict[str, Any] = {
@@ -140,7 +139,7 @@ def _check_same(folder: Path, about: dict[str, Any]) -> None:
     if found != about:
         received = f"{folder} with {', '.join(other)}" if other else f"{folder} with something else"
         cure = "choose another folder, or remove this one"
-        raise InvalidArgumentError(refusal("folder", "new, empty, or of a graph of these settings", received, cure))
+        raise InvalidArgumentError("folder", "new, empty, or of a graph of these settings", received, cure)
 
 
 # Every piece has its own seed, so the sizes of the pieces belong to the values: other sizes draw another graph.

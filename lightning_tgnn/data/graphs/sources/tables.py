@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.arrays import as_whole
 from lightning_tgnn.data.graphs.graph import SPLITS, Graph
 
@@ -57,12 +57,12 @@ def read_tables(folder: Path) -> Graph:
     ):
         if not is_there:
             found = ", ".join(map(str, edges if table == "edges" else vertices))
-            raise DataError(refusal(f"{folder}: {table}", f"with {column}", found, "add or rename a column"))
+            raise DataError(f"{folder}: {table}", f"with {column}", found, "add or rename a column")
     splits = _texts(vertices["split"]).str.strip()
     wrong = splits[~splits.isin([*SPLITS, ""])]
     if len(wrong):
         cure = "leave it empty for a vertex in no split"
-        raise DataError(refusal(f"{folder}: split", "train, val, test or empty", wrong.iloc[0], cure))
+        raise DataError(f"{folder}: split", "train, val, test or empty", wrong.iloc[0], cure)
     classes = np.nan_to_num(np.stack([_numbers(folder, vertices[name]) for name in labels], axis=1), nan=-1)
     return Graph(
         src=_ends(folder, "src", edges, vertices),
@@ -80,7 +80,7 @@ def _label_columns(folder: Path, names: list[str]) -> list[str]:
     one = ["label"] if "label" in names else []
     if (one and several) or several != [f"label_{number}" for number in range(len(several))]:
         requirement, cure = "label alone, or label_0, label_1 and so on without gaps", "rename the other columns"
-        raise DataError(refusal(f"{folder}: columns of labels", requirement, ", ".join(one + several), cure))
+        raise DataError(f"{folder}: columns of labels", requirement, ", ".join(one + several), cure)
     return one or several
 
 
@@ -91,7 +91,7 @@ def _table(folder: Path, name: str, texts: Sequence[str]) -> pd.DataFrame:
     paths = [folder / f"{name}{ending}" for ending in _ENDINGS if (folder / f"{name}{ending}").is_file()]
     if len(paths) != 1:
         received, cure = ", ".join(path.name for path in paths) or "none", f"give {name}.csv or {name}.parquet"
-        raise DataError(refusal(str(folder), f"a folder with one table of the {name}", received, cure))
+        raise DataError(str(folder), f"a folder with one table of the {name}", received, cure)
     (path,) = paths
     is_parquet = path.suffix == ".parquet"
     try:
@@ -106,9 +106,9 @@ def _table(folder: Path, name: str, texts: Sequence[str]) -> pd.DataFrame:
             return pd.read_csv(path, names=columns, skiprows=1, na_values=empty, dtype=types, **plain)
     except (ValueError, OSError, EOFError, zlib.error) as error:  # what pandas and pyarrow raise of a damaged file
         form = "a table of Parquet" if is_parquet else "a table of CSV with a header"
-        raise DataError(refusal(str(path), form, str(error), "write it anew")) from error
+        raise DataError(str(path), form, str(error), "write it anew") from error
     cure = "name every column once; pandas writes no column of row numbers with index=False"
-    raise DataError(refusal(str(path), "a table with a different name for each column", ", ".join(columns), cure))
+    raise DataError(str(path), "a table with a different name for each column", ", ".join(columns), cure)
 
 
 def _texts(column: pd.Series) -> pd.Series:
@@ -122,7 +122,7 @@ def _numbers(folder: Path, column: pd.Series) -> np.ndarray:
         return column.to_numpy(dtype="float64", na_value=np.nan)
     except (ValueError, TypeError) as error:
         cure = "convert it, or leave the column out"
-        raise DataError(refusal(f"{folder}: {column.name}", "of numbers", str(error), cure)) from None
+        raise DataError(f"{folder}: {column.name}", "of numbers", str(error), cure) from None
 
 
 def _ends(folder: Path, end: str, edges: pd.DataFrame, vertices: pd.DataFrame) -> torch.Tensor:
@@ -134,9 +134,9 @@ def _ends(folder: Path, end: str, edges: pd.DataFrame, vertices: pd.DataFrame) -
     ids, ends = pd.Index(_texts(vertices["id"])), _texts(edges[end])
     if not ids.is_unique or (ids == "").any():
         wrong = "none" if (ids == "").any() else ids[ids.duplicated()][0]
-        raise DataError(refusal(f"{folder}: id", "different for each vertex", wrong, "give each vertex one row"))
+        raise DataError(f"{folder}: id", "different for each vertex", wrong, "give each vertex one row")
     rows = ids.get_indexer(pd.Index(ends))
     if (rows < 0).any():
         stranger = ends[rows < 0].iloc[0] or "none"
-        raise DataError(refusal(f"{folder}: {end}", "of ids of vertices", stranger, "give every vertex a row"))
+        raise DataError(f"{folder}: {end}", "of ids of vertices", stranger, "give every vertex a row")
     return torch.from_numpy(rows.astype(np.int64))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import InvalidArgumentError, did_you_mean, refusal
+from lightning_tgnn.checks import InvalidArgumentError, did_you_mean
 from lightning_tgnn.data.snapshots.cuts import Cut
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.streams.event_store import EventStore
@@ -65,7 +65,7 @@ def _column(argument: str, name: str | int, store: EventStore) -> Tensor:
         if store.labels is None or store.labels.dim() != 1:
             received = "no labels" if store.labels is None else f"{store.labels.shape[1]} labels of an event"
             cure = "name an edge feature, or give a stream with one label for each event"
-            raise InvalidArgumentError(refusal(argument, "a column of the stream", received, cure))
+            raise InvalidArgumentError(argument, "a column of the stream", received, cure)
         return store.labels
     features = store.edge_features
     width = store.edge_feature_dim
@@ -73,18 +73,18 @@ def _column(argument: str, name: str | int, store: EventStore) -> Tensor:
         if features is None or width != 1:
             cure = "name the edge feature whose sign is meant as the only one of the stream"
             requirement = "'sign' only where an edge has one feature"
-            raise InvalidArgumentError(refusal(argument, requirement, f"{width} edge features", cure))
+            raise InvalidArgumentError(argument, requirement, f"{width} edge features", cure)
         return (features[:, 0] > 0).long()
     if isinstance(name, int) and not isinstance(name, bool):
         if features is None or not 0 <= name < width:
             cure = "number the edge features from 0"
-            raise InvalidArgumentError(refusal(argument, f"one of {width} edge features", name, cure))
+            raise InvalidArgumentError(argument, f"one of {width} edge features", name, cure)
         return features[:, name]
     names = store.edge_feature_names or ()
     if features is None or name not in names:
         listed = ", ".join(repr(one) for one in (*names, LABEL, SIGN))
         cure = did_you_mean(name, (*names, LABEL, SIGN)) or "choose a name from that list, or a number from 0"
-        raise InvalidArgumentError(refusal(argument, f"one of {listed}, or the number of an edge feature", name, cure))
+        raise InvalidArgumentError(argument, f"one of {listed}, or the number of an edge feature", name, cure)
     return features[:, names.index(str(name))]
 
 
@@ -93,11 +93,11 @@ def _whole(argument: str, name: str | int, store: EventStore) -> Tensor:
     whole = column.long()
     if not torch.equal(whole.to(column.dtype), column):
         wrong = float(column[int((whole != column).nonzero()[0])])
-        raise InvalidArgumentError(refusal(argument, "a column of whole numbers", wrong, "number the kinds from 0"))
+        raise InvalidArgumentError(argument, "a column of whole numbers", wrong, "number the kinds from 0")
     kinds = np.unique(whole.numpy())
     if len(kinds) and kinds[-1] - kinds[0] >= len(kinds) * 8:
         received = f"{len(kinds)} kinds between {kinds[0]} and {kinds[-1]}"
-        raise InvalidArgumentError(refusal(argument, "a column of kinds of edges", received, "number them from 0"))
+        raise InvalidArgumentError(argument, "a column of kinds of edges", received, "number them from 0")
     return whole
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.arrays import as_ends, as_numbers, as_whole
 from lightning_tgnn.data.dgl_graphs import edges_of_dgl
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
@@ -83,8 +83,7 @@ def joined(held: Sequence[GraphColumns]) -> SnapshotSequence:
         short = [number for number, column in enumerate(labels) if column.shape != (num_nodes,)]
         if short:
             received, cure = list(labels[short[0]].shape), "give a label for every vertex of the sequence, -1 for none"
-            name = f"labels of vertices of snapshot {short[0]}"
-            raise DataError(refusal(name, f"[{num_nodes}]", received, cure))
+            raise DataError(f"labels of vertices of snapshot {short[0]}", f"[{num_nodes}]", received, cure)
     times = _all_or_none("times", [graph.time for graph in held])
     return SnapshotSequence(
         torch.cat([ends.new_zeros(1), ends[:-1]]),
@@ -138,13 +137,13 @@ def _columns(graph: object, number: int, label_of: Collection[str], *, weighs: b
     if "edge_index" not in columns:
         received = f"{sorted(columns)} in snapshot {number}"
         cure = "give every snapshot an edge_index, of shape [2, 0] where it is empty"
-        raise DataError(refusal("source", "graphs with an edge_index", received, cure))
+        raise DataError("source", "graphs with an edge_index", received, cure)
     src, dst = as_ends(f"edge_index of snapshot {number}", columns["edge_index"])
     time = _first(columns, _TIMES)
     when = None if time is None else as_numbers(f"time of snapshot {number}", time)
     if when is not None and when.numel() != 1:
         cure = "give the time of the snapshot, or all events as one stream with num_snapshots or window"
-        raise DataError(refusal(f"time of snapshot {number}", "one number", list(when.shape), cure))
+        raise DataError(f"time of snapshot {number}", "one number", list(when.shape), cure)
     at = None if when is None else float(when)
     given = {name: values for name, values in columns.items() if isinstance(values, (Tensor, np.ndarray, list, tuple))}
     vertices, edges = dict(given), dict(given)
@@ -176,7 +175,7 @@ def _side_by_side(
     for number, (graph, values) in enumerate(zip(held, columns, strict=True)):
         if values.shape != graph.src.shape:
             received, cure = list(values.shape), "give a value for every edge"
-            raise DataError(refusal(f"{name} of snapshot {number}", f"[{len(graph.src)}]", received, cure))
+            raise DataError(f"{name} of snapshot {number}", f"[{len(graph.src)}]", received, cure)
     return torch.cat(list(columns))
 
 
@@ -186,7 +185,7 @@ def _all_or_none(name: str, columns: Sequence[_Column | None]) -> tuple[_Column,
     if found and len(found) < len(columns):
         missing = next(number for number, column in enumerate(columns) if column is None)
         cure = "give it to every snapshot or to none"
-        raise DataError(refusal(name, "given for all snapshots", f"none for snapshot {missing}", cure))
+        raise DataError(name, "given for all snapshots", f"none for snapshot {missing}", cure)
     return found or None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, check_settings, refusal, with_home
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path, check_settings, with_home
 from lightning_tgnn.data.graphs.graph import Graph
 from lightning_tgnn.data.graphs.sources.folder import is_graph_folder
 from lightning_tgnn.data.graphs.sources.graph_objects import GraphSource
@@ -92,9 +92,7 @@ class SnapshotSource:
         named = {"weights": self.weights, "relations": self.relations, "labels": self.labels}
         if self.labels is not None and self.labels_of is None:
             cure = "set target='edges' or target='vertices', or leave them out"
-            raise InvalidArgumentError(
-                refusal("labels", "left out where links are predicted", _shown(self.labels), cure)
-            )
+            raise InvalidArgumentError("labels", "left out where links are predicted", _shown(self.labels), cure)
         if self.cut is not None:
             names = {name: None if isinstance(value, Tensor) else value for name, value in named.items()}
             if self.labels_of != "edges":
@@ -141,7 +139,7 @@ class SnapshotSource:
             if value is not None and not isinstance(value, Tensor):
                 requirement = "a tensor, or left out, where no column of an event stream is meant"
                 cure = "give the values themselves, or take what the source holds"
-                raise InvalidArgumentError(refusal(name, requirement, value, cure))
+                raise InvalidArgumentError(name, requirement, value, cure)
 
 
 def checked_trend(edge_counts: object, turnover: float) -> Sequence[int] | None:
@@ -152,7 +150,7 @@ def checked_trend(edge_counts: object, turnover: float) -> Sequence[int] | None:
     """
     if edge_counts is None and turnover != TURNOVER:
         cure = "give edge_counts, or leave it out: of a stream events come and go by themselves"
-        raise InvalidArgumentError(refusal("turnover", "left out without edge_counts", turnover, cure))
+        raise InvalidArgumentError("turnover", "left out without edge_counts", turnover, cure)
     is_array = isinstance(edge_counts, np.ndarray | Tensor) and edge_counts.ndim == 1
     return cast(Sequence[int] | None, edge_counts.tolist() if is_array else edge_counts)  # type: ignore[attr-defined]
 
@@ -171,7 +169,7 @@ def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object
     if isinstance(source, (list, tuple)) and not is_graph_list(source):
         received = sorted({type(entry).__name__ for entry in source}) or "an empty list"
         cure = "give a graph for each snapshot, all of one library"
-        raise InvalidArgumentError(refusal("source", "a list of DGLGraphs or of PyG Data", received, cure))
+        raise InvalidArgumentError("source", "a list of DGLGraphs or of PyG Data", received, cure)
     in_snapshots = (
         edge_counts is not None
         or isinstance(source, SnapshotSequence)
@@ -182,13 +180,13 @@ def cut_of(source: object, edge_counts: Sequence[int] | None, **settings: object
     if not in_snapshots:
         if _is_static(source):
             cure = "say how many edges each snapshot keeps, for example edge_counts=[1000, 500, 1000]"
-            raise InvalidArgumentError(refusal("edge_counts", "given for a static graph", None, cure))
+            raise InvalidArgumentError("edge_counts", "given for a static graph", None, cure)
         return Cut(**settings)  # type: ignore[arg-type]
     given = {name: value for name, value in settings.items() if value}
     if given:
         cure = "leave them out: only an event stream is cut"
         requirement = "left out where the source is in snapshots already"
-        raise InvalidArgumentError(refusal(", ".join(given), requirement, tuple(given.values()), cure))
+        raise InvalidArgumentError(", ".join(given), requirement, tuple(given.values()), cure)
     return None
 
 
@@ -226,7 +224,7 @@ def _matrix(name: str, matrix: object) -> Tensor:
         matrix = torch.from_numpy(matrix)
     if not isinstance(matrix, Tensor):
         cure = "give a tensor [N, F], one for each snapshot, or .npy files"
-        raise DataError(refusal(name, "a matrix of numbers", type(matrix).__name__, cure))
+        raise DataError(name, "a matrix of numbers", type(matrix).__name__, cure)
     return matrix if matrix.dtype == torch.float32 else matrix.float()
 
 

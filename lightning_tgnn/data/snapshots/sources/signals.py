@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_tgnn.checks import DataError, refusal
+from lightning_tgnn.checks import DataError
 from lightning_tgnn.data.arrays import as_ends
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 from lightning_tgnn.data.snapshots.sources.graph_lists import GraphColumns, joined
@@ -42,7 +42,7 @@ def from_signal(signal: Signal) -> SnapshotSequence:
     features = _features_of(signal)
     if isinstance(edges, dict):
         cure = "give a signal with one type of vertices and edges"
-        raise DataError(refusal("source", "a homogeneous signal", type(signal).__name__, cure))
+        raise DataError("source", "a homogeneous signal", type(signal).__name__, cure)
     each = {
         "edge_indices": None if fixed else edges,
         "edge_weights": None if fixed else weights,
@@ -52,7 +52,7 @@ def from_signal(signal: Signal) -> SnapshotSequence:
     counts = {name: len(values) for name, values in each.items() if isinstance(values, Sized)}
     if len(set(counts.values())) != 1 or not min(counts.values()):
         cure = "give as many of each as there are snapshots"
-        raise DataError(refusal("source", "a signal of at least one snapshot, with all it has for each", counts, cure))
+        raise DataError("source", "a signal of at least one snapshot, with all it has for each", counts, cure)
     number = next(iter(counts.values()))
     columns = {name: [None] * number if values is None else values for name, values in each.items()}
     num_nodes = _num_nodes(features)
@@ -92,8 +92,7 @@ def _features_of(signal: Signal) -> object:
 def _num_nodes(features: object) -> int:
     first = next(iter(features)) if _is_list(features) and isinstance(features, Iterable) else features
     if not isinstance(first, Sized):
-        cure = "give features of all vertices in every snapshot"
-        raise DataError(refusal("source", "a signal with features", None, cure))
+        raise DataError("source", "a signal with features", None, "give features of all vertices in every snapshot")
     return len(first)
 
 

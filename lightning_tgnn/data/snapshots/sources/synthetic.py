@@ -7,7 +7,7 @@ import math
 import torch
 
 from lightning_tgnn.algorithms.streams.counter_random import random_below
-from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, check_seed, refusal
+from lightning_tgnn.checks import InvalidArgumentError, check_fraction, check_int, check_positive, check_seed
 from lightning_tgnn.data.graphs.sources.synthetic import generate_graph
 from lightning_tgnn.data.snapshots.sequence import SnapshotSequence
 
@@ -52,7 +52,7 @@ def generate_snapshots(
     check_seed("seed", seed)
     check_positive("period", period, cure="12 is the default")
     if not (load_ratio >= 1 and math.isfinite(load_ratio)):
-        raise InvalidArgumentError(refusal("load_ratio", "at least 1", load_ratio, "1 keeps the number of edges"))
+        raise InvalidArgumentError("load_ratio", "at least 1", load_ratio, "1 keeps the number of edges")
     check_fraction("turnover", turnover, cure="0.2 is the default")
     graph = generate_graph(num_nodes, num_edges, num_classes, feature_dim, seed=seed)
     numbers = torch.arange(num_snapshots)
