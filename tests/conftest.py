@@ -59,6 +59,7 @@ FULL = (
     "commands/test_recipes_command.py::test_a_wheel",
     "commands/test_signals",
     "commands/test_snapshot_bench.py::test_all_strategies",
+    "comm/test_groups.py::test_a_process_ends_well",
     "comm/test_lost_store",
     "comm/test_service",
     "contracts/test_loaders",
@@ -84,7 +85,6 @@ FULL = (
 KEPT = (
     "files/test_untrusted_files.py::test_no_crafted_file_leaves_anything_behind[predict --source]",
     "multiprocess/test_auto_state",
-    "multiprocess/test_cdfgnn.py::test_cache_and_quantiser",
     "multiprocess/test_interrupt.py::test_all_ranks_end_and_one_line_says_how_to_resume[two ranks]",
     "multiprocess/test_one_kill",
     "multiprocess/test_own_models",
