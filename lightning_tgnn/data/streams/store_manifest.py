@@ -14,7 +14,6 @@ import numpy as np
 from lightning_tgnn.checks import DataError
 from lightning_tgnn.files.npy_file import map_npy
 
-ENDS_AND_TIME = ("src", "dst", "time")
 _TWO_KINDS = ({"user", "user_id"}, {"item", "item_id"})
 _ONE_KIND = (
     {"src", "source", "from", "from_node", "u"},
