@@ -56,21 +56,21 @@ class Requeue:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
-        self._is_reported = False
+        self._has_come = False
         trainer._signal_connector._slurm_sigusr_handler_fn = self._note  # type: ignore[method-assign, assignment]
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         if self._trainer.state.fn == "fit" or self._trainer.world_size > 1:
-            self._is_reported = True
+            self._has_come = True
         else:  # there are no steps to come
             self.save()
 
     def take_note(self) -> bool:
         """Whether the signal has come since this was last asked."""
-        told = self._is_reported
-        if told:  # not otherwise: it may come right now
-            self._is_reported = False
-        return told
+        has_come = self._has_come
+        if has_come:  # not otherwise: it may come right now
+            self._has_come = False
+        return has_come
 
     def save(self) -> None:
         """Save a checkpoint and have the job requeued, as Lightning does; all ranks have to call it together."""
@@ -115,7 +115,7 @@ class Termination:
 
     def __init__(self, trainer: pl.Trainer, device: torch.device, before: Termination | None = None) -> None:
         self._trainer, self._device = trainer, device
-        self._is_reported: bool = before is not None and before._is_reported
+        self._must_end: bool = before is not None and before._must_end
         self._requeue = Requeue(trainer)
         self._is_due = self._has_requeued = False
         self._batches = 0
@@ -125,9 +125,9 @@ class Termination:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         launcher = self._trainer.strategy.launcher
-        if launcher is not None and not self._is_reported:
+        if launcher is not None and not self._must_end:
             launcher.kill(signum)  # of the processes that this one has started
-        self._is_reported = True
+        self._must_end = True
 
     def compare(self) -> None:
         """End the run if any rank had been asked to at the step before, or save; all ranks have to call it.
@@ -142,16 +142,16 @@ class Termination:
             self._requeue.save()
 
     def _compare(self) -> None:
-        notes = [int(self._is_reported), int(self._requeue.take_note()), int(_take_press())]
+        notes = [int(self._must_end), int(self._requeue.take_note()), int(_take_press())]
         own, before = torch.tensor(notes, device=self._device), self._compared
         with peer_failure("comparison of ranks between two steps"):
             self._compared = own, dist.all_reduce(own, dist.ReduceOp.MAX, async_op=True)
             if before is None:
                 return
-            told, work = before
+            asked, work = before
             if work is not None:
                 work.wait()
-        ends, is_due, is_pressed = told.tolist()
+        ends, is_due, is_pressed = asked.tolist()
         self._is_due = self._is_due or bool(is_due)
         self._pass_on(is_pressed)
         if ends:
@@ -173,10 +173,10 @@ class Termination:
             last[1].wait()
         is_due = self._requeue.take_note() or self._is_due or (last is not None and bool(last[0][1]))
         is_pressed = _take_press() or (last is not None and bool(last[0][2]))
-        told = torch.tensor([int(is_due and not self._has_requeued), int(is_pressed)], device=self._device)
+        asked = torch.tensor([int(is_due and not self._has_requeued), int(is_pressed)], device=self._device)
         with peer_failure("comparison of ranks at the end of a fit"):
-            dist.all_reduce(told, dist.ReduceOp.MAX)
-        is_due, is_pressed = told.bool().tolist()
+            dist.all_reduce(asked, dist.ReduceOp.MAX)
+        is_due, is_pressed = asked.bool().tolist()
         if is_due:
             self._has_requeued = True
             self._requeue.save()
@@ -240,7 +240,7 @@ class _Started:
 
     @property
     def returncode(self) -> int | None:
-        """What it has ended with; None where it runs, or is about to be reported."""
+        """The code that it has ended with; None where it runs, or its end is not to be seen yet."""
         code = self._process.returncode
         if code is not None and not self._ended:
             self._ended = time.monotonic()

@@ -22,7 +22,7 @@ class BLADStrategy(SnapshotRunner):
     """BLAD: whole groups of snapshots go to devices, so that only gradients of weights travel between them.
 
     Inside a GPU two processes, each a rank, share the groups: the first computes the leading snapshots of a group and
-    continues to the next, while the second computes the remaining snapshots from the hidden state of the first. Either
+    moves on to the next, while the second computes the remaining snapshots from the hidden state of the first. Either
     process may also compute a whole group. Both are busy if groups are cut at the right place, which is chosen by
     predicted seconds from the second epoch on. ``processes_per_device=2`` asks for such pairs. The result equals that
     of one process that trains the same groups.

@@ -189,7 +189,7 @@ def _settle(believed: _Believed, most: int) -> tuple[Tensor, _Contested]:
     owner.scatter_reduce_(0, node[major[odd]], rank[major[odd]], "amax", include_self=False)
     owned = major[owner[node[major]] == rank[major]]
 
-    # Those that a rank gains most by come first, and what is over the limit continues.
+    # Those that a rank gains most by come first, and what is over the limit is passed on.
     for key in (node, entry, rank):
         owned = owned[key[owned].argsort(stable=True)]
     counts = torch.bincount(rank[owned], minlength=ranks)

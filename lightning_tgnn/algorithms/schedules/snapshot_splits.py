@@ -69,7 +69,7 @@ def best_splits(
     to do, so that equal groups alternate. The second is the dynamic programme of BLAD (Equation 2), and the third the
     even split. One group or two at a time get another split as long as the simulated pair ends earlier, up to a fixed
     number of trials. In the simulation the result is therefore never slower than any of the three. The programme alone
-    can be slower: it assumes that both processes end each stage at once, while a process of the pipeline continues with
+    can be slower: it assumes that both processes end each stage at once, while a process of the pipeline moves on to
     its own work. With few groups it lacks a fifth or more of the possible speed.
 
     Args:

@@ -36,7 +36,7 @@ Ending = Callable[[Tensor, SnapshotGroup], Tensor]
 
 @dataclass(frozen=True)
 class GroupPipeline(OrderPart):
-    """The ranks of a device compute consecutive parts of each group; hidden state continues, its gradient comes back.
+    """The ranks of a device compute consecutive parts of each group; they pass hidden state on and its gradient back.
 
     A rank goes forward through its part of a group, hands on what the model carries, and begins the next group. Once
     ``open_groups`` of its groups wait for their gradient, it goes backward through the oldest before it begins another:
