@@ -24,7 +24,7 @@ test: $(INSTALLED)
 
 # And what `make test` leaves out: every strategy with every model, mutated files, faults at every stage.
 test-full: test
-	$(ALL) -m full $(LOOPS:%=--ignore %)
+	$(ALL) -m full
 
 loops: .venv/.loops-cached
 	$(PYTEST) --numprocesses 2 --dist loadfile -m "not full" $(LOOPS)

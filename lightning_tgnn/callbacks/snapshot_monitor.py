@@ -188,7 +188,7 @@ class LoadSums:
     Attributes:
         calls: How many.
         seconds: They took.
-        foretold: How many of them had been predicted.
+        num_predicted: How many of them had been predicted.
         measured: Seconds that these took.
         predicted: Seconds that had been predicted of these.
         error: Sum of the relative errors of these.
@@ -196,7 +196,7 @@ class LoadSums:
 
     calls: int = 0
     seconds: float = 0.0
-    foretold: int = 0
+    num_predicted: int = 0
     measured: float = 0.0
     predicted: float = 0.0
     error: float = 0.0
@@ -321,10 +321,12 @@ def _load_metrics(counts: Sequence[RankCounts]) -> dict[str, float]:
         name = operator.replace(" ", "_")
         if operator in (FORWARD, BACKWARD):
             metrics[f"snapshots/{name}_milliseconds"] = _MILLISECONDS * sums.seconds / sums.calls
-        if sums.foretold:
+        if sums.num_predicted:
             if operator in (FORWARD, BACKWARD):
-                metrics[f"snapshots/predicted_{name}_milliseconds"] = _MILLISECONDS * sums.predicted / sums.foretold
-            metrics[f"snapshots/error_{name}"] = sums.error / sums.foretold
+                metrics[f"snapshots/predicted_{name}_milliseconds"] = (
+                    _MILLISECONDS * sums.predicted / sums.num_predicted
+                )
+            metrics[f"snapshots/error_{name}"] = sums.error / sums.num_predicted
     return metrics
 
 
@@ -355,10 +357,10 @@ def load_figure(snapshots: Mapping[int, LoadSums]) -> Figure:
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     axes = figure.add_subplot(xlabel="snapshot", ylabel="ms", title="forward pass of a snapshot")
     axes.plot(numbers, measured, marker="o", markersize=3, label="measured")
-    foretold = [number for number in numbers if snapshots[number].foretold]
-    if foretold:
-        predicted = [_MILLISECONDS * snapshots[number].predicted / snapshots[number].foretold for number in foretold]
-        axes.plot(foretold, predicted, marker="o", markersize=3, label="predicted")
+    known = [number for number in numbers if snapshots[number].num_predicted]
+    if known:
+        predicted = [_MILLISECONDS * snapshots[number].predicted / snapshots[number].num_predicted for number in known]
+        axes.plot(known, predicted, marker="o", markersize=3, label="predicted")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

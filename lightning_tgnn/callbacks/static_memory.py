@@ -27,7 +27,7 @@ from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.models.memory.without_memory import WithoutMemory, static_table
 from lightning_tgnn.types import ScheduledLoader, StreamData, StreamInfo, datamodule_of, known_data
 
-_GO_ON = "give that, or run fit without a checkpoint to train anew"
+_CURE = "give that, or run fit without a checkpoint to train anew"
 
 
 class StaticMemory(pl.Callback):
@@ -101,13 +101,13 @@ class StaticMemory(pl.Callback):
             CheckpointError: The file has other rows than the checkpoint's run, or ``trained`` differs from its.
         """
         if self._saved is None:
-            raise CheckpointError("StaticMemory", "left out, as in the run of the checkpoint", str(self.path), _GO_ON)
+            raise CheckpointError("StaticMemory", "left out, as in the run of the checkpoint", str(self.path), _CURE)
         if self._saved["trained"] != self.trained:
             requirement = f"{self._saved['trained']}, as in the checkpoint"
-            raise CheckpointError("StaticMemory(trained=...)", requirement, self.trained, _GO_ON)
+            raise CheckpointError("StaticMemory(trained=...)", requirement, self.trained, _CURE)
         if self.path.is_file() and digest(load_static_memory(self.path).rows) != self._saved["rows"]:
             requirement = "of the rows that the run of the checkpoint began with"
-            raise CheckpointError("StaticMemory(path=...)", requirement, str(self.path), _GO_ON)
+            raise CheckpointError("StaticMemory(path=...)", requirement, str(self.path), _CURE)
         self._digest = self._saved["rows"]
 
     @override

@@ -102,6 +102,7 @@ def _find_again(recorded: str, beside: Path) -> str | None:
 
 
 WORDS = ("last", "best")
+"""Words that may stand for the path of a checkpoint."""
 LAST_OR_NEW = "last-or-new"
 """The last checkpoint of a fit, or none where there is none: one command that can be started again and again."""
 
@@ -109,8 +110,6 @@ LAST_OR_NEW = "last-or-new"
 class NoCheckpointError(InvalidArgumentError):
     """No run has the checkpoint that is asked for."""
 
-
-"""What may stand for the path of a checkpoint."""
 
 _CONFIG = "config.yaml"
 OF_FIT = "test_after_fit"

@@ -55,7 +55,7 @@ def load_weights(
 
 
 def task_again(
-    kind: type[_Task], saved: object, *, given: Mapping[str, Any] | None = None, file: object, trust: bool = False
+    kind: type[_Task], saved: object, *, given: Mapping[str, Any] | None = None, file: object, trust: bool
 ) -> _Task:
     """Return a new task with the hyperparameters of a file, those that the caller gives aside.
 

@@ -101,7 +101,7 @@ def test_forward_passes_of_a_snapshot_are_added_up():
     assert vars(found[1]) == {
         "calls": 2,
         "seconds": 6.0,
-        "foretold": 2,
+        "num_predicted": 2,
         "measured": 6.0,
         "predicted": 5.0,
         "error": 0.25,

@@ -224,7 +224,9 @@ def test_a_first_rank_that_cannot_join_the_others_ends_them(monkeypatch):
     told = []
 
     def starts(self):
-        self.procs.append(SimpleNamespace(pid=0, send_signal=told.append))
+        self.procs.append(
+            SimpleNamespace(pid=0, send_signal=told.append, wait=lambda timeout=None: 0, kill=lambda: None)
+        )
 
     monkeypatch.setattr(signals._SubprocessScriptLauncher, "_call_children_scripts", starts)
     # Lightning's observer of the others would end this process with them.

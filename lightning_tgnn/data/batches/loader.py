@@ -317,10 +317,10 @@ def with_upcoming(batches: Iterator[EventBatch]) -> Iterator[EventBatch]:
     while batch is not None:
         following = next(batches, None)
         if following is not None:
-            shared = following.shared
-            upcoming = torch.cat([following.nodes, shared.later]) if shared.reads else None
-            told = replace(batch.shared, upcoming=upcoming, upcoming_announced=shared.announced)
-            batch = replace(batch, shared=told)
+            ahead = following.shared
+            upcoming = torch.cat([following.nodes, ahead.later]) if ahead.reads else None
+            shared = replace(batch.shared, upcoming=upcoming, upcoming_announced=ahead.announced)
+            batch = replace(batch, shared=shared)
         yield batch
         batch = following
 

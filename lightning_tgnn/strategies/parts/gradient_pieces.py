@@ -20,11 +20,9 @@ from lightning_tgnn.comm import Exchange, InBackground, read_in_background
 from lightning_tgnn.types import OwnRows
 
 DENSE = "gradients"
-"""Under what name the bytes of gradients are counted."""
-
-
+"""The name under which bytes of gradients are counted."""
 KEPT = "residuals of gradients"
-"""Under what name those are that a checkpoint gathers."""
+"""The name under which a checkpoint gathers residuals, and counts their bytes."""
 
 
 class SumUnderWay(Protocol):
