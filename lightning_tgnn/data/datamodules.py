@@ -126,6 +126,10 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return device is not None and device.type == "cuda"
 
     @property
+    def _feeds_captured_stages(self) -> bool:
+        return bool(getattr(self._model, "captures", False))
+
+    @property
     def _model(self) -> pl.LightningModule | None:
         """The model that is trained, which may say of its batches what it needs."""
         return None if self.trainer is None else self.trainer.lightning_module

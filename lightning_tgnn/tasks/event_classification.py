@@ -97,7 +97,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
     Events with a negative label change the node state but are neither trained on nor measured. Subclasses define what a
     label is.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
+    For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
@@ -151,6 +151,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         built_by, made_by = at_path("model", model), message_builder(message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -171,7 +172,15 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
             model_settings = {name: value for name, value in vars(config).items() if name != "dropout"}
             left_out = check_left_out(EventClassification, **model_settings, message=message)
         training = TrainingOptions(
-            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
+            lr,
+            weight_decay,
+            optimizer,
+            lr_scheduler,
+            lr_scheduler_config,
+            param_groups,
+            lr_scaling,
+            detect_nan,
+            capture,
         )
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
@@ -282,7 +291,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
     def run_stages(self, batch: EventBatch) -> Tensor:
         """Score a batch and deliver its mails, in the order of the strategy; return logits [B, C]."""
         self.check_runs_once(batch)
-        return check_logits(self.stage_order(self, batch), len(batch))
+        return check_logits(self.stage_capture.order(self, batch)(self, batch), len(batch))
 
     def training_step(self, batch: EventBatch, batch_idx: int) -> Tensor:
         """Run the stages in order; mails are delivered after the batch has been scored."""

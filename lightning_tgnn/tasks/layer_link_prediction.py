@@ -68,6 +68,7 @@ class LayerLinkPrediction(LinkPrediction):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         layer_of(layer, layer_args)  # what is wrong with it is reported at once
         given = layer
@@ -89,6 +90,7 @@ class LayerLinkPrediction(LinkPrediction):
             lr_scaling=lr_scaling,
             param_groups=param_groups,
             detect_nan=detect_nan,
+            capture=capture,
         )
         self._layer = given
         self.layer_args = dict(layer_args)

@@ -33,7 +33,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
     computed as by TGB's evaluator, one over the mean rank of the ties. ``expected_mrr`` and ``hits@10`` are means over
     a random order of the ties, so that they can be compared with chance. See `lightning_tgnn.metrics`.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
+    For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
         model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
@@ -80,6 +80,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         built_by, made_by = at_path("model", model), message_builder(message)
         check_model(built_by, MODEL_NAMES, "a MemoryModel")
@@ -96,7 +97,15 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         if not isinstance(built_by, str):
             left_out = check_left_out(LinkPrediction, **vars(config), message=message)
         training = TrainingOptions(
-            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
+            lr,
+            weight_decay,
+            optimizer,
+            lr_scheduler,
+            lr_scheduler_config,
+            param_groups,
+            lr_scaling,
+            detect_nan,
+            capture,
         )
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
@@ -151,7 +160,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         """
         self.check_runs_once(batch)
         negatives = batch.negatives.shape[1] if len(batch) else 0
-        return check_link_scores(self.stage_order(self, batch), len(batch), negatives or None)
+        return check_link_scores(self.stage_capture.order(self, batch)(self, batch), len(batch), negatives or None)
 
     def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
         positive, negatives = self.run_stages(batch)

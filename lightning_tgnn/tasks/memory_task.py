@@ -21,6 +21,7 @@ from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.capture import MAKERS, StageCapture
 from lightning_tgnn.tasks.fit_guard import checked_states, random_states
 from lightning_tgnn.tasks.orders import in_order
 from lightning_tgnn.tasks.requirements import check_default_dtype, check_same_stream, check_trainer, info_of
@@ -119,6 +120,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         self.stages = Stages()
         self._latest_batch: ref[EventBatch] | None = None
         self._evaluation, self._rate = Evaluation(), EventRate()
+        self.stage_capture = StageCapture()
 
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
@@ -271,6 +273,13 @@ class MemoryTask(Task, Generic[_Metrics]):
         self.refresh_weights()
 
     @property
+    def captures(self) -> bool:
+        """Whether the stages of padded batches are captured, on the device of the Trainer."""
+        trainer = trainer_of(self)
+        device = self.device if trainer is None else trainer.strategy.root_device
+        return self.optimization.capture != "off" and device.type in MAKERS
+
+    @property
     def default_stage_order(self) -> StageOrder:
         """The order of the stages where no strategy has another: one after the other."""
         return in_order
@@ -359,6 +368,11 @@ class MemoryTask(Task, Generic[_Metrics]):
     def on_train_epoch_start(self) -> None:
         """Measure the training epoch by itself."""
         self._rate.restart()
+        self.stage_capture.look_again()
+
+    def teardown(self, stage: str) -> None:
+        """Give back what has been captured."""
+        self.stage_capture.forget()
 
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the events of all ranks, by this rank's share of its global batch: at an epoch's end nearly all."""
@@ -368,12 +382,8 @@ class MemoryTask(Task, Generic[_Metrics]):
             self._rate.add(round(len(batch) * self.trainer.world_size / batch.shared.share))
         every = getattr(self.trainer, "log_every_n_steps", 1)
         if every and self.trainer.global_step % every == 0:
-            self.log(
-                "train/events_per_second",
-                self._rate.per_second(),
-                prog_bar=self.has_progress_bar,
-                batch_size=len(batch),
-            )
+            rate, shown = self._rate.per_second(), self.has_progress_bar
+            self.log("train/events_per_second", rate, prog_bar=shown, batch_size=len(batch))
 
     @property
     def logged_names(self) -> Collection[str]:
@@ -405,6 +415,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         self._log_metrics("val")
         self._evaluation.end(self)
         self._rate.restart()
+        self.stage_capture.look_again()
 
     def on_test_epoch_start(self) -> None:
         """Take in the validation split, on a snapshot, with nothing measured."""

@@ -86,6 +86,9 @@ class Task(Module):
             more. The loss is looked at in every batch, weights and gradients in every 50th, in a batch whose loss is
             not finite, and before they are saved; weights at the end of an epoch, too. Under ``precision="16-mixed"``
             gradients are left to the loss scale.
+        capture: ``"auto"`` replays the stages of a step as CUDA graphs, recorded once for each size of padded batches
+            (``TemporalDataModule(pad="auto")``); a stage that no graph can hold runs as it does without, and the log
+            says why. ``"off"`` captures none. It has not been run on a GPU yet, and has no effect elsewhere.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -98,7 +101,9 @@ class Task(Module):
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
     """Arguments that stand for classes or go to them: the strings that a file may hold there. Others are refused."""
 
-    may_change: ClassVar[frozenset[str]] = frozenset({"lr", "lr_scaling", "weight_decay", "dropout", "detect_nan"})
+    may_change: ClassVar[frozenset[str]] = frozenset(
+        {"lr", "lr_scaling", "weight_decay", "dropout", "detect_nan", "capture"}
+    )
     """Arguments that may differ from those in the checkpoint."""
 
     def __init__(self, training: TrainingOptions) -> None:

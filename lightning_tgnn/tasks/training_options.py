@@ -180,6 +180,7 @@ ParamGroups = Mapping[str, Mapping[str, Any]] | Callable[[str, Parameter], Mappi
 NOT_SAVED = ("optimizer", "lr_scheduler", "lr_scheduler_config", "param_groups")
 """Arguments of tasks that are no hyperparameters of a checkpoint: functions are no plain values."""
 
+CAPTURE = ("off", "auto")
 _SCHEDULE_KEYS = ("interval", "frequency", "monitor", "strict", "name")
 _SCALINGS: dict[str, Callable[[int], float]] = {"none": lambda count: 1.0, "sqrt": sqrt, "linear": float}
 _LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
@@ -208,6 +209,9 @@ class TrainingOptions:
             more. The loss is looked at in every batch, weights and gradients in every 50th, in a batch whose loss is
             not finite, and before they are saved; weights at the end of an epoch, too. Under ``precision="16-mixed"``
             gradients are left to the loss scale.
+        capture: ``"auto"`` replays the stages of a step as CUDA graphs, recorded once for each size of padded batches
+            (``TemporalDataModule(pad="auto")``); a stage that no graph can hold runs as it does without, and the log
+            says why. ``"off"`` captures none. It has not been run on a GPU yet, and has no effect elsewhere.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -221,12 +225,14 @@ class TrainingOptions:
     param_groups: ParamGroups | None = None
     lr_scaling: str = "none"
     detect_nan: bool = True
+    capture: str = "off"
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr, cure="1e-3 is usual")
         check_not_negative("weight_decay", self.weight_decay, cure="0 is usual")
         check_bool("detect_nan", self.detect_nan, usual=True)
         check_choice("lr_scaling", self.lr_scaling, _SCALINGS)
+        check_choice("capture", self.capture, CAPTURE)
         for name, example in (("optimizer", "AdamW"), ("lr_scheduler", "StepLR")):
             value = getattr(self, name)
             if value is not None and not callable(value):

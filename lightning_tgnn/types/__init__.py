@@ -43,6 +43,7 @@ from lightning_tgnn.types.node_state import (
     StateUpdate,
     UpdatedRows,
 )
+from lightning_tgnn.types.padded_batch import BatchForm, PaddedBatch
 from lightning_tgnn.types.plan import OrderPart, Plan, StorePart, UpdatesPart
 from lightning_tgnn.types.run import (
     FULL,
@@ -126,6 +127,7 @@ __all__ = [
     "FULL",
     "SHARDED",
     "AnnouncedRows",
+    "BatchForm",
     "Broadcast",
     "Carried",
     "CommitHandle",
@@ -148,6 +150,7 @@ __all__ = [
     "Operators",
     "OrderPart",
     "OwnRows",
+    "PaddedBatch",
     "Pass",
     "PieceHandle",
     "PiecewiseStore",

@@ -9,13 +9,14 @@ float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from lightning_tgnn.types.exchange import AnnouncedRows
+from lightning_tgnn.types.padded_batch import PaddedBatch
 from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.standardization import Standardization
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -101,7 +102,7 @@ class SharedBatch(TensorFields):
 
     Attributes:
         first: The first event of the global batch, on whatever rank it is.
-        began: Its time, since the first event of the stream.
+        began: float64 [], its time, since the first event of the stream.
         position: Events of the stream that node state has taken in after this turn, on all ranks.
         resets: Whether node state has to be empty before this batch.
         continues: Events of the stream that node state should have taken in before this batch; a state with another
@@ -127,7 +128,7 @@ class SharedBatch(TensorFields):
 
     first: int
     position: int
-    began: float = 0.0
+    began: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     resets: bool = False
     share: float = 1.0
     labelled: float = 1.0
@@ -179,6 +180,8 @@ class EventBatch(TensorFields):
         num_roots: Distinct roots.
         shared: Where the batch stands in the stream and among the ranks.
         sampled_roots: Whose neighbours were sampled; None where nobody says so.
+        padded: The same tensors, of which these are the first rows, at sizes that other batches have, too; None where
+            nobody needs them.
     """
 
     events: Tensor
@@ -205,6 +208,7 @@ class EventBatch(TensorFields):
     num_roots: int
     shared: SharedBatch
     sampled_roots: SampledRoots | None = None
+    padded: PaddedBatch | None = None
 
     @classmethod
     def writing(
@@ -261,8 +265,41 @@ class EventBatch(TensorFields):
             shared=shared,
         )
 
+    @classmethod
+    def of_padded(cls, padded: PaddedBatch) -> EventBatch:
+        """Return the batch whose tensors a padded batch holds, with all their rows; it has no place in the stream."""
+        tensors: dict[str, Any] = dict(padded.tensors())
+        shared = SharedBatch(first=0, position=0, began=tensors.pop("began"))
+        return cls(**tensors, **dict(padded.form.counts), shared=shared)
+
     def __len__(self) -> int:
         return self.events.numel()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> EventBatch:
+        """Return these tensors on ``device``: itself where all of them are there. A padded batch moves in one copy."""
+        if self.padded is None:
+            return super().to(device, non_blocking)
+        moved = self.lying_in(self.padded.to(device, non_blocking))
+        return moved._with_shared(moved.shared.to(device, non_blocking))
+
+    def pin_memory(self) -> EventBatch:
+        """Return a copy in pinned memory, from which a GPU copies while it computes; a padded batch in one piece."""
+        if self.padded is None:
+            return super().pin_memory()
+        pinned = self.lying_in(self.padded.pin_memory())
+        return pinned._with_shared(pinned.shared.pin_memory())
+
+    def lying_in(self, padded: PaddedBatch) -> EventBatch:
+        """Return this batch with its tensors where a padded batch, which holds the same, has them."""
+        if padded is self.padded:
+            return self
+        tensors = padded.tensors()
+        began = tensors.pop("began")
+        own: dict[str, Any] = {name: _first_rows(tensor, getattr(self, name)) for name, tensor in tensors.items()}
+        return replace(self, **own, shared=replace(self.shared, began=began), padded=padded)
+
+    def _with_shared(self, shared: SharedBatch) -> EventBatch:
+        return self if shared is self.shared else replace(self, shared=shared)
 
     def rank_missing_last(self, scores: Tensor) -> Tensor:
         """Return the scores of the negatives, [B, Q], without any that an event does not have: these are the lowest."""
@@ -291,8 +328,13 @@ class EventBatch(TensorFields):
     def root_times(self) -> Tensor:
         """The time at which each root is embedded, float64 [R]."""
         if self.embeds_once:
-            return self.time.new_full((len(self.root_index),), self.shared.began)
+            return self.shared.began.expand(len(self.root_index))
         return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
+
+
+def _first_rows(table: Tensor, like: Tensor) -> Tensor:
+    """Return the rows of a table that another one has; an empty one where that has other columns."""
+    return table[: len(like)] if table.shape[1:] == like.shape[1:] else table.new_empty(like.shape)
 
 
 class RootBatch(Protocol):

@@ -15,6 +15,7 @@ from lightning_tgnn.algorithms.streams.past import PASTS
 from lightning_tgnn.checks import check_choice, check_import, check_int, check_path, check_seed
 from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
+from lightning_tgnn.data.batches.padding import Paddings
 from lightning_tgnn.data.batches.prefetch import default_workers
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.presampled_demand import presample_apart, presample_demand, presample_steps
@@ -30,6 +31,7 @@ from lightning_tgnn.data.streams.splits import SPLIT_BY
 from lightning_tgnn.types import RankLayout, SampledRoots, SharedWrites
 
 PRESAMPLE = ("off", "epoch")
+PAD = ("auto", "off")
 _SHOWN = ("num_neighbors", "neighbor_sampler", "past", "embed_at")
 _FEW = 5
 _DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
@@ -84,6 +86,9 @@ class EventPipeline(SplitSource):
         standardize_features: ``"auto"`` brings edge and node features to mean 0 and deviation 1 over the training
             split, column by column, where their mean or deviation is above 3 or all of them are below 0.01; others stay
             as they are. True does so with all columns, False with none.
+        pad: ``"auto"`` pads batches of ``batch_size`` events to at most four sizes where the task captures its stages
+            (``capture="auto"``, on a GPU); a padded batch gives the results of the batch without its padding. ``"off"``
+            pads none, so that no stage is captured.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches do not fit into
@@ -120,6 +125,7 @@ class EventPipeline(SplitSource):
         root: str = "data",
         embed_at: str = "event",
         standardize_features: bool | str = AUTO,
+        pad: str = "auto",
     ) -> None:
         super().__init__(
             source,
@@ -149,6 +155,7 @@ class EventPipeline(SplitSource):
         past = check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
         presample = check_choice("presample", presample, PRESAMPLE)
+        self.pad = check_choice("pad", pad, PAD)
         self.batch_size = batch_size
         self.num_neighbors = num_neighbors
         self.negatives = negatives
@@ -255,6 +262,10 @@ class EventPipeline(SplitSource):
     def _feeds_cuda(self) -> bool:
         return False
 
+    @property
+    def _feeds_captured_stages(self) -> bool:
+        return False
+
     def _before_test(self) -> tuple[EventLoader, ...]:
         return (self._replayed(self.split.train, training=True), self._replayed(self.split.val))
 
@@ -292,6 +303,7 @@ class EventPipeline(SplitSource):
         if not replayed:  # nobody looks at neighbours then
             check_batch_fits(sampler, min(self.batch_size, len(events)), self.embed_at)
         presampled = self.presample == "epoch" and negatives == self._draws_negatives
+        pads = self.pad == "auto" and self._feeds_captured_stages and not replayed
         return EventLoader(
             events,
             self.batch_size,
@@ -302,6 +314,7 @@ class EventPipeline(SplitSource):
             num_workers=self.num_workers,
             pins_memory=self._feeds_cuda,
             presampled=PresampledEpochs(sampler, events, self.presample_dir) if presampled else None,
+            paddings=Paddings(self._report, pins=self._feeds_cuda) if pads else None,
             history=history,
         )
 

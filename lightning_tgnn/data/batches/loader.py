@@ -18,6 +18,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.checks import check_global_batch_size
 from lightning_tgnn.data.batches.organizer import BatchOrganizer, Whole, drawn_for_mails, mails_of_batch
+from lightning_tgnn.data.batches.padding import Paddings
 from lightning_tgnn.data.batches.prefetch import prefetched
 from lightning_tgnn.data.batches.presample import PresampledEpochs
 from lightning_tgnn.data.batches.sampling import EventSampler
@@ -26,6 +27,7 @@ from lightning_tgnn.types import EventBatch, Pass, RankLayout, RowAnnouncer, Sch
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_LOOKED_AT = 8  # batches of an epoch, which say how large the others will be
 
 
 class EventLoader(StreamLoader):
@@ -47,6 +49,7 @@ class EventLoader(StreamLoader):
         num_workers: Threads that make batches; 0 makes each when it is asked for.
         pins_memory: Put batches that are made ahead in pinned memory, for a GPU.
         presampled: Where a whole epoch is drawn ahead, or None.
+        paddings: Sizes to which batches of ``batch_size`` events are padded; None leaves all as they are.
         history: Loaders of the splits before this one, in time order, for `catch_up`.
 
     Attributes:
@@ -67,13 +70,14 @@ class EventLoader(StreamLoader):
         num_workers: int = 0,
         pins_memory: bool = False,
         presampled: PresampledEpochs | None = None,
+        paddings: Paddings | None = None,
         history: tuple[EventLoader, ...] = (),
     ) -> None:
         self.events, self.batch_size = events, batch_size
         self.prefetch_batches, self.num_workers = prefetch_batches, num_workers
         self._pins_memory, self.history = pins_memory, history
         self._sampler, self._organizer = sampler, organizer
-        self._training, self._presampled = training, presampled
+        self._training, self._presampled, self._paddings = training, presampled, paddings
         self._announcer: RowAnnouncer | None = None
         self.schedule: Schedule = DataParallel()
         self.layout, self.rank = RankLayout.of(1), 0
@@ -148,6 +152,8 @@ class EventLoader(StreamLoader):
             draws = (None,) if epoch is None else self.schedule.draws(self.layout, self.rank, epoch)
             self._presampled.draw(draws, self.global_batch_size, self._organizer.events_of(self.events, turns))
             self.waited += perf_counter() - begin
+        if self._paddings is not None:
+            self._paddings.expect(map(self.batch, turns[:: max(len(turns) // _LOOKED_AT, 1)]))
         passes = in_passes(turns, self._position)
         workers = {"ahead": self.prefetch_batches, "workers": self.num_workers}
         made = made_ahead(partial(self._passes, turns), passes, self._announcer, **workers)
@@ -275,6 +281,8 @@ class EventLoader(StreamLoader):
             nodes = torch.cat([batch.nodes for batch in batches[1:]]).unique()
             later = nodes[~torch.isin(nodes, batches[0].nodes)]
             batches[0] = replace(batches[0], shared=replace(batches[0].shared, later=later))
+        if self._paddings is not None:  # a last, short batch would have sizes of its own
+            batches = [self._paddings.pad(batch) if len(batch) == self.batch_size else batch for batch in batches]
         works_ahead = self.prefetch_batches and self.num_workers  # else training would wait for it
         return [batch.pin_memory() for batch in batches] if self._pins_memory and works_ahead else batches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -208,7 +209,7 @@ class BatchOrganizer:
         written = self._together(nodes, whole)
         return SharedBatch(
             first=int(events[0]),
-            began=float(self.store.time[events[0]] - self.store.time[0]),
+            began=self.store.time[events[0]] - self.store.time[0],
             position=int(whole.written[-1]) + 1,
             resets=turn.resets,
             share=turn.share,
@@ -256,7 +257,7 @@ class BatchOrganizer:
         """Return the distinct sources and destinations of events, ascending."""
         return torch.cat([self.store.src[events], self.store.dst[events]]).unique()
 
-    def _edges(self, events: Tensor, found: Tensor) -> dict[str, Tensor]:
+    def _edges(self, events: Tensor, found: Tensor) -> dict[str, Any]:
         if self.store.edge_features is None:
             return {
                 "event_edge": events.new_empty(0),

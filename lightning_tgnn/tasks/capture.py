@@ -1,0 +1,294 @@
+"""Stages of a task as CUDA graphs: recorded once for each size of batch, then replayed with one launch each way.
+
+A stage that is captured is pure: from the rows of a batch and the batch itself to tensors. Reading and writing node
+state stay outside, so that every order of stages and every store works with captured stages as it is. What a stage
+reads has the sizes of a padded batch; what comes out is cut to the rows that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.functional import pad
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
+
+from lightning_tgnn.types import EventBatch, NodeStateTask, PaddedBatch, StageOrder, StateRows, UpdatedRows
+
+if TYPE_CHECKING:
+    from lightning_tgnn.tasks.memory_task import MemoryTask
+
+_Answer = TypeVar("_Answer")
+Stage = Callable[..., Any]
+MAKERS: dict[str, Callable[..., Stage]] = {"cuda": torch.cuda.make_graphed_callables}
+"""What records a stage, by type of device; elsewhere none is captured."""
+
+
+class StageCapture:
+    """The captured stages of a task.
+
+    A stage that cannot be captured, because it waits for the GPU, say, runs as it does without capture, and the log
+    says why.
+    """
+
+    def __init__(self) -> None:
+        self._stages: dict[Hashable, Recorded | None] = {}
+        self._pieces: dict[Hashable, Tensor] = {}
+        self._parameters: list[Parameter] = []
+        self._refused: str | None = None  # None before it is known
+        self._notices: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(StageCapture())  # what is recorded is of this process
+
+    def forget(self) -> None:
+        """Give back what is recorded, and look at the weights anew: before and after each run of a Trainer."""
+        vars(self).update(vars(StageCapture()))
+
+    def order(self, task: MemoryTask[Any], batch: EventBatch) -> StageOrder:
+        """Return the order of the stages of a batch: the task's, of stages that are replayed where they can be."""
+        order = task.stage_order
+        if not task.captures or batch.padded is None or not batch.padded.holds(batch):
+            return order
+        if self._refused is None:
+            self._parameters, self._refused = list(task.parameters()), _refusal(task)
+            if self._refused:
+                self._notice("every stage", self._refused)
+        return order if self._refused else CapturedOrder(self, order)
+
+    def look_again(self) -> None:
+        """Look for the weights of the task anew, which takes longer than a stage: where an epoch begins or ends."""
+        self._refused = None
+
+    def keep_gradients(self) -> None:
+        """Put gradients that are accumulated where none is replayed."""
+        for weight in self._parameters:
+            if weight.grad is not None:
+                weight.grad = weight.grad.clone()
+
+    def piece(self, batch: EventBatch) -> Tensor:
+        """Return where captured stages read a batch, uint8 [bytes], with the batch copied there."""
+        assert batch.padded is not None
+        if batch.padded.form not in self._pieces:
+            with torch.inference_mode(False):
+                self._pieces[batch.padded.form] = torch.zeros_like(batch.padded.data)
+        return self._pieces[batch.padded.form].copy_(batch.padded.data)
+
+    def stage(
+        self, name: str, key: Hashable, task: MemoryTask[Any], run: Stage, shapes: Callable[[], Sequence[Tensor]]
+    ) -> Recorded | None:
+        """Return the recorded form of a stage; None where it cannot be captured.
+
+        Args:
+            name: The stage.
+            key: What its sizes depend on.
+            task: What is trained.
+            run: Computes the stage, of static inputs.
+            shapes: Returns the static inputs, of which the ones that a gradient is wanted for say so.
+        """
+        weights, device = self._parameters, task.device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        # A graph knows addresses: weights that lie elsewhere, or are trained from now on, are recorded anew.
+        state = tuple((weight.data_ptr(), weight.requires_grad) for weight in weights)
+        whole = (name, key, task.training, torch.is_grad_enabled(), autocast, state)
+        if whole not in self._stages:
+            try:
+                with torch.inference_mode(False):
+                    inputs = shapes()
+                self._stages[whole] = Recorded.of(run, inputs, weights, MAKERS[device])
+            except Exception as error:  # of a user's code, too, which runs again as it is
+                self._notice(name, str(error).partition("\n")[0] or type(error).__name__)
+                self._stages[whole] = None
+        return self._stages[whole]
+
+    def _notice(self, what: str, reason: str) -> None:
+        if what not in self._notices:
+            self._notices.add(what)
+            rank_zero_info(f"capture: {what} runs uncaptured: {reason}")
+
+
+class Recorded:
+    """A stage that has been recorded.
+
+    Args:
+        made: Replays it, given its inputs and the weights that it trains.
+        inputs: Where it reads, static.
+        trained: These weights.
+    """
+
+    def __init__(self, made: Stage, inputs: Sequence[Tensor], trained: Sequence[Parameter]) -> None:
+        self._made, self._inputs, self._trained = made, inputs, trained
+
+    @classmethod
+    def of(
+        cls, run: Stage, inputs: Sequence[Tensor], weights: Sequence[Parameter], make: Callable[..., Stage]
+    ) -> Recorded:
+        """Record a stage.
+
+        Raises:
+            RuntimeError: It waits for the device, or does what no graph can hold.
+        """
+        count, device = len(inputs), inputs[0].device
+        with _same_random_states(device):
+            with _without_waiting(device):
+                trained = _trained_by(run, inputs, weights)
+            made = make(lambda *given: run(*given[:count]), (*inputs, *trained), allow_unused_input=True)
+        return cls(made, inputs, trained)
+
+    def __call__(self, *given: Tensor) -> Any:
+        """Replay it on tensors, whose first dimension may be shorter than the static one."""
+        inputs = []
+        for tensor, static in zip(given, self._inputs, strict=True):
+            if tensor is static:
+                inputs.append(static)
+            elif tensor.requires_grad:
+                missing = len(static) - len(tensor)
+                inputs.append(pad(tensor, (*(0,) * (2 * tensor.ndim - 1), missing)) if missing else tensor)
+            else:
+                with torch.no_grad():
+                    static[: len(tensor)] = tensor
+                inputs.append(static)
+        return self._made(*inputs, *self._trained)
+
+
+class CapturedOrder:
+    """An order whose stages are replayed.
+
+    Args:
+        capture: Where they are.
+        order: How they follow each other.
+    """
+
+    def __init__(self, capture: StageCapture, order: StageOrder) -> None:
+        self._capture, self._order = capture, order
+
+    def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
+        """Run a step on a padded batch."""
+        replaying = ReplayedStages(self._capture, cast("MemoryTask[Any]", task), batch)
+        return self._order(cast(NodeStateTask[_Answer], replaying), batch)
+
+
+class ReplayedStages:
+    """A task in one step, for its order: stages are replayed, all else is the task's own.
+
+    Args:
+        capture: Where the stages are.
+        task: What is trained.
+        batch: Padded.
+    """
+
+    def __init__(self, capture: StageCapture, task: MemoryTask[Any], batch: EventBatch) -> None:
+        assert batch.padded is not None
+        self._capture = capture
+        self._task: Any = task
+        self._form = batch.padded.form
+        self._size = self._form.rows("nodes")
+        self._piece = capture.piece(batch)
+        self._applied = 0
+        if torch.is_grad_enabled():
+            capture.keep_gradients()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def apply_mail(self, rows: StateRows) -> UpdatedRows:
+        """Take in the pending mails of some of the batch's rows."""
+        tables, count, task = tuple(vars(rows).values()), len(rows.memory), self._task
+        number, self._applied = self._applied, self._applied + 1  # of a step: each has results of its own
+        stage = None
+        if count <= self._size:
+            stage = self._stage(
+                "apply_mail",
+                (self._size, number),
+                lambda *given: tuple(task.apply_mail(StateRows(*given))),
+                lambda: [_static(table, self._size) for table in tables],
+            )
+        if stage is None:
+            return task.apply_mail(rows)
+        memory, time = stage(*tables)
+        return UpdatedRows(memory[:count], time[:count].detach())
+
+    def embed(self, updated: UpdatedRows, batch: EventBatch) -> Tensor:
+        """Return the embeddings [C, d_emb] of the candidates."""
+        task = self._task
+        stage = self._stage(
+            "embed",
+            self._form,
+            lambda data, *rows: task.embed(UpdatedRows(*rows), self._static_batch(data)),
+            lambda: [self._piece, *(_static(table, self._size) for table in updated)],
+        )
+        if stage is None:
+            return task.embed(updated, batch)
+        embeddings = stage(self._piece, *updated)
+        return embeddings if task.stages.on_embedded is None else embeddings.clone()  # which may keep them
+
+    def score(self, embeddings: Tensor, batch: EventBatch) -> Any:
+        """Return what the task makes of the embeddings."""
+        task = self._task
+        stage = self._stage(
+            "score",
+            self._form,
+            lambda data, given: task.score(given, self._static_batch(data)),
+            lambda: [self._piece, _static(embeddings, len(embeddings))],
+        )
+        if stage is None:
+            return task.score(embeddings, batch)
+        answer = stage(self._piece, embeddings)  # metrics keep it, and the next replay overwrites it
+        return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
+
+    def _stage(self, name: str, key: Hashable, run: Stage, shapes: Callable[[], Sequence[Tensor]]) -> Recorded | None:
+        return self._capture.stage(name, key, self._task, run, shapes)
+
+    def _static_batch(self, data: Tensor) -> EventBatch:
+        return EventBatch.of_padded(PaddedBatch(data, self._form))
+
+
+def _static(like: Tensor, rows: int) -> Tensor:
+    return torch.zeros((rows, *like.shape[1:]), dtype=like.dtype, device=like.device, requires_grad=like.requires_grad)
+
+
+def _trained_by(run: Stage, inputs: Sequence[Tensor], weights: Sequence[Parameter]) -> list[Parameter]:
+    """Return the weights that a stage gives a gradient; it must not wait for the device."""
+    made = [output for output in tree_leaves(run(*inputs)) if output.requires_grad]
+    trained = [weight for weight in weights if weight.requires_grad]
+    if not made or not trained:
+        return []
+    gradients = torch.autograd.grad(made, trained, [torch.zeros_like(one) for one in made], allow_unused=True)
+    return [weight for weight, gradient in zip(trained, gradients, strict=True) if gradient is not None]
+
+
+@contextmanager
+def _same_random_states(device: torch.device) -> Iterator[None]:
+    """Leave the random states as they are."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def _without_waiting(device: torch.device) -> Iterator[None]:
+    """Refuse what waits for the device."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _refusal(task: MemoryTask[Any]) -> str:
+    """Return why no stage of a task can be captured; nothing where it can."""
+    hooks = (hook for module in task.modules() for hook in module._forward_pre_hooks.values())
+    if any(isinstance(hook, BasePruningMethod | SpectralNorm | WeightNorm) for hook in hooks):
+        return "pruned and normalized weights are made anew in each step"
+    return ""
