@@ -7,6 +7,7 @@ import torchmetrics.functional.classification as exact
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int
+from lightning_tgnn.types import runs_behind
 
 
 def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -117,14 +118,23 @@ def binary_auroc(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def _higher_and_tied(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many negatives of every event score higher than its positive, and how many the same; int64 [B]."""
-    check_scores("positive", positive)
-    check_scores("negatives", negatives)
+    """Return how many negatives of every event score higher than its positive, and how many the same, [B] each.
+
+    On a device that computes behind the host, an event with a score that is NaN has NaN of both.
+    """
+    check_floating("positive", positive)
+    check_floating("negatives", negatives)
     if positive.ndim != 1 or negatives.ndim != 2 or len(positive) != len(negatives) or negatives.shape[1] == 0:
         received = f"{list(positive.shape)} and {list(negatives.shape)}"
         cure = "give a row of at least one negative per event"
         raise InvalidArgumentError("positive and negatives", "of shape [B] and [B, Q]", received, cure)
-    return (negatives > positive[:, None]).sum(dim=1), (negatives == positive[:, None]).sum(dim=1)
+    higher, tied = (negatives > positive[:, None]).sum(dim=1), (negatives == positive[:, None]).sum(dim=1)
+    if runs_behind(positive):
+        broken = positive.isnan() | negatives.isnan().any(1)
+        return higher.float().masked_fill(broken, torch.nan), tied.float().masked_fill(broken, torch.nan)
+    check_scores("positive", positive)
+    check_scores("negatives", negatives)
+    return higher, tied
 
 
 def _order(scores: Tensor) -> Tensor:
@@ -144,12 +154,25 @@ def check_scores(argument: str, scores: Tensor) -> None:
     Raises:
         InvalidArgumentError: The scores are not floating point, or one is NaN.
     """
+    check_floating(argument, scores)
+    if scores.isnan().any():
+        raise has_nan(argument, f"{int(scores.isnan().sum())} NaN of {scores.numel()}")
+
+
+def check_floating(argument: str, scores: Tensor) -> None:
+    """Refuse scores that are not floating point.
+
+    Raises:
+        InvalidArgumentError: The scores are not floating point.
+    """
     if not scores.is_floating_point():
         raise InvalidArgumentError(argument, "floating point", scores.dtype, "give scores, not decisions")
-    if scores.isnan().any():
-        received = f"{int(scores.isnan().sum())} NaN of {scores.numel()}"
-        cure = "look for the first NaN loss, and lower the learning rate or clip gradients"
-        raise InvalidArgumentError(argument, "free of NaN", received, cure)
+
+
+def has_nan(argument: str, received: str) -> InvalidArgumentError:
+    """Return the refusal of scores that are NaN."""
+    cure = "look for the first NaN loss, and lower the learning rate or clip gradients"
+    return InvalidArgumentError(argument, "free of NaN", received, cure)
 
 
 def _check_target(scores: Tensor, target: Tensor) -> None:

@@ -11,11 +11,14 @@ from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
+    check_floating,
     check_scores,
     expected_reciprocal_rank,
+    has_nan,
     hits_at_k,
     reciprocal_rank,
 )
+from lightning_tgnn.types import runs_behind
 
 CANDIDATES_OF_HITS = 20
 
@@ -29,8 +32,8 @@ class LinkMetrics(nn.Module):
         self.against_all = nn.ModuleDict(
             {"mrr": MeanReciprocalRank(), "expected_mrr": ExpectedMeanReciprocalRank(), "hits@10": HitsAtK(10)}
         )
-        self.inductive = LinkAveragePrecision()
-        self.most_candidates = MaxMetric()
+        self.inductive = _AveragePrecisionOfSome()
+        self.most_candidates = MaxMetric(nan_strategy="disable")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,7 +61,7 @@ class LinkMetrics(nn.Module):
         """
         for metric in self.against_first.values():
             metric.update(positive, first)  # type: ignore[operator]
-        self.inductive.update(positive[unseen], first[unseen])
+        self.inductive.update(positive, first, unseen)
 
     def rank(self, positive: Tensor, negatives: Tensor) -> None:
         """Add a batch to MRR and Hits@10 alone.
@@ -69,7 +72,7 @@ class LinkMetrics(nn.Module):
         """
         for metric in self.against_all.values():
             metric.update(positive, negatives)  # type: ignore[operator]
-        self.most_candidates.update(1 + negatives.shape[1])
+        self.most_candidates.update(positive.new_full((), 1 + negatives.shape[1], dtype=torch.float32))
 
     def scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores that this rank has added, of true destinations [n] and of their first negatives [n]."""
@@ -128,7 +131,10 @@ class _OverAllScores(Metric):
             cure = "give one negative per event, for example negatives[:, :1]"
             raise InvalidArgumentError("positive and negatives", "[B] and [B] or [B, 1]", received, cure)
         for name, scores in (("positive", positive), ("negatives", negatives)):
-            check_scores(name, scores)
+            if runs_behind(scores):  # `compute` looks at all of them
+                check_floating(name, scores)
+            else:
+                check_scores(name, scores)
             # One dtype, as in the empty state of a rank without events: a gather hangs or fails on unequal ones.
             getattr(self, name).append(scores.detach().flatten().float())
 
@@ -151,6 +157,27 @@ class LinkAveragePrecision(_OverAllScores):
     def compute(self) -> Tensor:
         """Return the average precision, float32 []; NaN without an event."""
         return binary_average_precision(*self._scores_and_target())
+
+
+class _AveragePrecisionOfSome(LinkAveragePrecision):
+    """Average precision over some of the events, which are picked out in the end: how many a GPU would have to say."""
+
+    picked: list[Tensor]
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.add_state("picked", default=[], dist_reduce_fx="cat")
+
+    def update(self, positive: Tensor, negatives: Tensor, picked: Tensor) -> None:  # type: ignore[override]
+        """Add a batch, of which the events ``picked`` (bool [B]) count."""
+        super().update(positive, negatives)
+        self.picked.append(picked)
+
+    def _scores_and_target(self) -> tuple[Tensor, Tensor]:
+        scores, target = super()._scores_and_target()
+        nothing = torch.empty(0, dtype=torch.bool, device=self.device)
+        picked = (dim_zero_cat(self.picked) if len(self.picked) else nothing).bool().repeat(2)
+        return scores[picked], target[picked]
 
 
 class LinkAUROC(_OverAllScores):
@@ -198,7 +225,13 @@ class _MeanOverEvents(Metric):
         self.count += values.numel()
 
     def compute(self) -> Tensor:
-        """Return the mean over all events, float32 []; NaN without an event."""
+        """Return the mean over all events, float32 []; NaN without an event.
+
+        Raises:
+            InvalidArgumentError: A score was NaN.
+        """
+        if self.total.isnan():
+            raise has_nan("positive and negatives", "NaN in a batch")
         return (self.total / self.count).float()
 
     def _per_event(self, positive: Tensor, negatives: Tensor) -> Tensor:

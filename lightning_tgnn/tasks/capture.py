@@ -21,7 +21,9 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
-from lightning_tgnn.types import EventBatch, NodeStateTask, PaddedBatch, StageOrder, StateRows, UpdatedRows
+import lightning_tgnn.tasks.memory_task as memory_task
+from lightning_tgnn.models import MemoryModel
+from lightning_tgnn.types import EventBatch, NodeStateTask, PaddedBatch, StageOrder, StateRows, StateUpdate, UpdatedRows
 
 if TYPE_CHECKING:
     from lightning_tgnn.tasks.memory_task import MemoryTask
@@ -67,12 +69,6 @@ class StageCapture:
     def look_again(self) -> None:
         """Look for the weights of the task anew, which takes longer than a stage: where an epoch begins or ends."""
         self._refused = None
-
-    def keep_gradients(self) -> None:
-        """Put gradients that are accumulated where none is replayed."""
-        for weight in self._parameters:
-            if weight.grad is not None:
-                weight.grad = weight.grad.clone()
 
     def piece(self, batch: EventBatch) -> Tensor:
         """Return where captured stages read a batch, uint8 [bytes], with the batch copied there."""
@@ -156,7 +152,17 @@ class Recorded:
                 with torch.no_grad():
                     static[: len(tensor)] = tensor
                 inputs.append(static)
-        return self._made(*inputs, *self._trained)
+        made = self._made(*inputs, *self._trained)
+        for output in tree_leaves(made):
+            if output.requires_grad:
+                output.register_hook(self._keep_gradients)
+        return made
+
+    def _keep_gradients(self, gradient: Tensor) -> None:
+        """Put gradients that are accumulated elsewhere, before the next ones are replayed to where they may lie."""
+        for weight in self._trained:
+            if weight.grad is not None:
+                weight.grad = weight.grad.clone()
 
 
 class CapturedOrder:
@@ -193,8 +199,6 @@ class ReplayedStages:
         self._size = self._form.rows("nodes")
         self._piece = capture.piece(batch)
         self._applied = 0
-        if torch.is_grad_enabled():
-            capture.keep_gradients()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
@@ -243,6 +247,25 @@ class ReplayedStages:
             return task.score(embeddings, batch)
         answer = stage(self._piece, embeddings)  # metrics keep it, and the next replay overwrites it
         return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
+
+    def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes."""
+        task, written = self._task, batch.num_written
+        stage, model = None, task.model
+        is_own = type(task).make_mails is memory_task.MemoryTask.make_mails  # else it is called, and not replayed
+        if is_own and type(model).make_mails is MemoryModel.make_mails:
+            ends = UpdatedRows(*(table[:written].detach() for table in updated))
+            stage = self._stage(
+                "make_mails",
+                self._form,
+                lambda data, *rows: model.mails_of(UpdatedRows(*rows), self._static_batch(data)),
+                lambda: [self._piece, *(_static(table, dict(self._form.counts)["num_written"]) for table in ends)],
+            )
+        if stage is None:
+            return task.make_mails(updated, batch)
+        sent = len(batch.mail_nodes)
+        mails, time, event = stage(self._piece, *ends)
+        return model.update_with((mails[:sent], time[:sent], event[:sent]), updated, batch)
 
     def _stage(self, name: str, key: Hashable, run: Stage, shapes: Callable[[], Sequence[Tensor]]) -> Recorded | None:
         return self._capture.stage(name, key, self._task, run, shapes)

@@ -23,7 +23,8 @@ from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restoring import plain_name
 from lightning_tgnn.tasks.training_options import check_same_optimizers, optimizer_settings, take_changed_options
-from lightning_tgnn.tasks.value_checks import check_finite_step, check_weights
+from lightning_tgnn.tasks.value_checks import check_finite, check_finite_step, check_weights
+from lightning_tgnn.types import LateNumber, runs_behind
 
 if TYPE_CHECKING:
     from lightning_tgnn.tasks.task import Task
@@ -173,6 +174,7 @@ class FitGuard:
         self._early_stops = EarlyStops()
         self._gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
+        self._unread: tuple[str, LateNumber] | None = None  # of the latest batch
         self._backward_in: int | None = None  # batch, counted over all epochs
         self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
@@ -191,7 +193,7 @@ class FitGuard:
             CheckpointError: The optimizers differ from the optimizers of the checkpoint.
         """
         trainer = task.trainer
-        self._fault = self._until_look = self._backward_in = None
+        self._fault = self._until_look = self._backward_in = self._unread = None
         self.configure(trainer)  # with the callbacks that the task has added
         self._requeue = requeue_between_steps(trainer)  # Lightning hears the signal from here on
         if type(task).__module__.startswith(__name__.partition(".")[0]):  # a user's own may log what it likes
@@ -240,27 +242,58 @@ class FitGuard:
     def after_backward(self, task: Task) -> None:
         """Refuse a loss that is not finite; in some batches weights and gradients, too.
 
+        The loss on a GPU, which computes behind the host, is looked at a batch later.
+
         Raises:
             NotFiniteError: The loss, a weight or a gradient is NaN or infinite.
         """
         loss, self._loss = self._loss, None
         if not task.detect_nan or loss is None:
             return
-        if math.isfinite(loss.item()) and self._until_look:
+        where = f"in batch {task.trainer.fit_loop.batch_idx} of epoch {task.trainer.current_epoch}"
+        if runs_behind(loss):
+            self.check_unread()
+            self._unread = f"loss {where}", LateNumber(loss)
+        if self._until_look and (runs_behind(loss) or math.isfinite(loss.item())):
             self._until_look -= 1
             return
         is_first, self._until_look = self._until_look is None, LOOK_EVERY - 1
-        where = f"in batch {task.trainer.fit_loop.batch_idx} of epoch {task.trainer.current_epoch}"
         weights, checks_gradients = dict(task.named_parameters()), not has_loss_scale(task.trainer)
         self.end_on_fault(check_finite_step, where, loss, weights, gradients=checks_gradients, is_first=is_first)
+
+    def check_scores(self, what: str, *scores: Tensor) -> None:
+        """Refuse scores that are not finite; those on a GPU a batch later.
+
+        Raises:
+            NotFiniteError: A score is NaN or infinite.
+        """
+        if not runs_behind(scores[0]):
+            self.end_on_fault(check_finite, what, [("", values) for values in scores])
+        else:
+            self.check_unread()
+            extremes = [extreme.float() for values in scores if values.numel() for extreme in values.aminmax()]
+            if extremes:
+                self._unread = what, LateNumber(torch.stack(extremes))
+
+    def check_unread(self) -> None:
+        """Refuse the loss or the scores of the latest batch if they have not been looked at and are not finite.
+
+        Raises:
+            NotFiniteError: A value is NaN or infinite.
+        """
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            what, values = unread
+            self.end_on_fault(check_finite, what, [("", values.read())])
 
     def check_weights(self, task: Task) -> None:
         """Refuse a weight that is not finite; not a buffer, for a mask may well be infinite.
 
         Raises:
-            NotFiniteError: A weight is NaN or infinite.
+            NotFiniteError: A weight, or the loss of the latest batch, is NaN or infinite.
         """
         if task.detect_nan:
+            self.check_unread()
             self.end_on_fault(check_weights, dict(task.named_parameters()))
 
     def refuse_rates(self, trainer: pl.Trainer) -> NotFiniteError:

@@ -425,6 +425,7 @@ class MemoryTask(Task, Generic[_Metrics]):
 
     def on_test_epoch_end(self) -> None:
         """Log what was measured and put the snapshot back."""
+        self.guard.check_unread()
         self._log_metrics("test")
         self._evaluation.end(self)
 

@@ -288,6 +288,7 @@ class Task(Module):
 
     def on_validation_epoch_end(self) -> None:
         """Note that this validation is over."""
+        self.guard.check_unread()
         self.guard.progress.note_validation(self.trainer)
 
     def optimizer_step(
@@ -337,7 +338,7 @@ class Task(Module):
         """
         if self.detect_nan:
             split = "test" if self.trainer.testing else "validation"
-            self.guard.end_on_fault(check_finite, f"scores of the {split}", [("", values) for values in scores])
+            self.guard.check_scores(f"scores of the {split}", *scores)
 
     def check_saved(self, what: str, values: Mapping[str, object]) -> None:
         """Refuse tensors of a checkpoint that are not finite.

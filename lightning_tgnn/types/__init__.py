@@ -29,6 +29,7 @@ from lightning_tgnn.types.graphs import (
     SparseRows,
     Subgraph,
 )
+from lightning_tgnn.types.late import LateNumber, runs_behind
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
     CommitHandle,
@@ -143,6 +144,7 @@ __all__ = [
     "KeptRows",
     "KeptSizes",
     "KnownData",
+    "LateNumber",
     "MessageExchange",
     "NodeStateTask",
     "OneOfEach",
@@ -226,6 +228,7 @@ __all__ = [
     "only_one",
     "ranks_per_batch",
     "ranks_per_copy",
+    "runs_behind",
     "shares_node_state",
     "stages_of",
     "state_to_save",

@@ -135,6 +135,11 @@ class MemoryModel(nn.Module):
     @torch.no_grad()
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes: the memory of its events' nodes, and a mail per receiver."""
+        return self.update_with(self.mails_of(updated, batch), updated, batch)
+
+    @torch.no_grad()
+    def mails_of(self, updated: UpdatedRows, batch: EventBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mails of a batch, float32 [P, d_mail], and time and event of each, float64 [P] and int64 [P]."""
         count = len(batch)
         memory = updated.memory.detach().float()
         entries = batch.candidate_index[: 2 * count]
@@ -146,14 +151,19 @@ class MemoryModel(nn.Module):
             features = batch.edge_features[batch.event_edge[event]]
         mails = self.mail(memory[own], memory[other], features)
         check_result(f"{type(self).__name__}.mail", mails, (len(event), self.spec.mail_dim))
+        return mails.float(), batch.time[event], batch.events[event]
+
+    def update_with(self, mails: tuple[Tensor, Tensor, Tensor], updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
+        """Return what the batch writes, given what `mails_of` returns."""
+        sent, time, event = mails
         return StateUpdate(
             nodes=batch.nodes[: batch.num_written],
-            memory=memory[: batch.num_written],
+            memory=updated.memory.detach()[: batch.num_written].float(),
             memory_time=updated.memory_time[: batch.num_written],
             mail_nodes=batch.mail_nodes,
-            mails=mails.float(),
-            mail_time=batch.time[event],
-            mail_event=batch.events[event],
+            mails=sent,
+            mail_time=time,
+            mail_event=event,
             position=batch.shared.position,
             changed=batch.shared.changed,
             together=batch.shared.together if self.spec.event_features else None,

@@ -9,8 +9,18 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.streams.dedup import first_positions
 from lightning_tgnn.checks import CheckpointError
-from lightning_tgnn.types import CommitHandle, FetchHandle, OwnRows, StateRows, StateSpec, StateStore, StateUpdate
+from lightning_tgnn.types import (
+    CommitHandle,
+    FetchHandle,
+    OwnRows,
+    StateRows,
+    StateSpec,
+    StateStore,
+    StateUpdate,
+    runs_behind,
+)
 
 
 class _Fetched:
@@ -215,15 +225,34 @@ class OldRows:
         with torch.inference_mode(False):
             self._is_kept = torch.zeros(len(rows.memory), dtype=torch.bool, device=rows.memory.device)
         self._kept: list[tuple[Tensor, StateRows]] = []
+        self._rows = 0  # of all that is kept
 
     def keep(self, rows: StateRows, nodes: Tensor | None = None) -> None:
-        """Keep the rows of distinct ``nodes`` (int64 [n], by default all) that have not been written to before."""
-        new = (~self._is_kept).nonzero().squeeze(1) if nodes is None else nodes[~self._is_kept[nodes]]
-        if len(new):
-            self._is_kept[new] = True
-            self._kept.append(
-                (new, StateRows(**{name: table.index_select(0, new) for name, table in _tables(rows).items()}))
-            )
+        """Keep the rows of distinct ``nodes`` (int64 [n], by default all) that have not been written to before.
+
+        On a device that computes behind the host nobody asks which ones have: `put_back` writes the first rows last.
+        """
+        if nodes is None:
+            nodes = (~self._is_kept).nonzero().squeeze(1)
+        elif not runs_behind(nodes):
+            nodes = nodes[~self._is_kept[nodes]]
+        if not len(nodes):
+            return
+        self._is_kept.index_fill_(0, nodes, True)
+        self._kept.append(
+            (nodes, StateRows(**{name: table.index_select(0, nodes) for name, table in _tables(rows).items()}))
+        )
+        self._rows += len(nodes)
+        if self._rows > 2 * len(self._is_kept):
+            self._keep_first()
+
+    def _keep_first(self) -> None:
+        """Forget rows of nodes of which earlier ones are kept, before they are as many as all nodes twice."""
+        nodes = torch.cat([kept for kept, _ in self._kept])
+        tables = [torch.cat(parts) for parts in zip(*(vars(rows).values() for _, rows in self._kept), strict=True)]
+        first = first_positions(nodes)
+        self._kept = [(nodes[first], StateRows(*(table[first] for table in tables)))]
+        self._rows = len(first)
 
     @property
     def nodes(self) -> Tensor:
@@ -232,7 +261,7 @@ class OldRows:
 
     def put_back(self, rows: StateRows) -> None:
         """Write the rows to the tables."""
-        for nodes, kept in self._kept:
+        for nodes, kept in reversed(self._kept):
             for name, table in _tables(rows).items():
                 table.index_copy_(0, nodes, getattr(kept, name))
 
