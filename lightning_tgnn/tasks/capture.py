@@ -23,6 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 import lightning_tgnn.tasks.memory_task as memory_task
 from lightning_tgnn.models import MemoryModel
+from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.tasks.orders import in_order
 from lightning_tgnn.types import EventBatch, NodeStateTask, PaddedBatch, StageOrder, StateRows, StateUpdate, UpdatedRows
 
 if TYPE_CHECKING:
@@ -178,8 +180,34 @@ class CapturedOrder:
 
     def __call__(self, task: NodeStateTask[_Answer], batch: EventBatch) -> _Answer:
         """Run a step on a padded batch."""
-        replaying = ReplayedStages(self._capture, cast("MemoryTask[Any]", task), batch)
+        own = cast("MemoryTask[Any]", task)
+        if self._order is in_order and _is_plain(own) and (step := self._whole_step(own, batch)) is not None:
+            assert batch.padded is not None
+            assert isinstance(task.state_store, LocalStateStore)
+            answer = step(batch.padded.data)
+            own.has_committed, task.state_store.position = True, batch.shared.position
+            return _lasting(answer)
+        replaying = ReplayedStages(self._capture, own, batch)
         return self._order(cast(NodeStateTask[_Answer], replaying), batch)
+
+    def _whole_step(self, task: MemoryTask[Any], batch: EventBatch) -> Recorded | None:
+        """Return all stages of a training step as one, from the batch to the answer, with what it reads and writes."""
+        own, store, padded = cast("NodeStateTask[Any]", task), task.state_store, batch.padded
+        assert isinstance(store, LocalStateStore)
+        assert padded is not None
+        form = padded.form
+
+        def run(data: Tensor) -> Any:
+            piece = PaddedBatch(data, form)
+            whole, (_, written, sent) = EventBatch.of_padded(piece), piece.scalars()
+            updated = own.apply_mail(store.fetch(whole.nodes).wait())
+            answer = own.score(own.embed(updated, whole), whole)
+            store.commit_first(own.make_mails(updated, whole), written, sent)
+            return answer
+
+        # It is recorded on a batch that writes nothing.
+        key = form, store.with_spare_row().memory.data_ptr()
+        return self._capture.stage("step", key, task, run, lambda: [torch.zeros_like(padded.data)])
 
 
 class ReplayedStages:
@@ -245,8 +273,7 @@ class ReplayedStages:
         )
         if stage is None:
             return task.score(embeddings, batch)
-        answer = stage(self._piece, embeddings)  # metrics keep it, and the next replay overwrites it
-        return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
+        return _lasting(stage(self._piece, embeddings))
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""
@@ -272,6 +299,24 @@ class ReplayedStages:
 
     def _static_batch(self, data: Tensor) -> EventBatch:
         return EventBatch.of_padded(PaddedBatch(data, self._form))
+
+
+def _is_plain(task: MemoryTask[Any]) -> bool:
+    """Whether a training step reads and writes node state of this process alone, and nobody looks in between."""
+    store, own, base = task.state_store, type(task), memory_task.MemoryTask
+    return (
+        torch.is_grad_enabled()
+        and type(store) is LocalStateStore
+        and store.rows.memory.device == task.device
+        and not store.has_snapshots
+        and not task.stages.is_heard
+        and all(getattr(own, name) is getattr(base, name) for name in ("fetch", "make_mails", "commit"))
+    )
+
+
+def _lasting(answer: Any) -> Any:
+    """Return copies of what was replayed: metrics keep an answer, and the next replay overwrites it."""
+    return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
 
 
 def _static(like: Tensor, rows: int) -> Tensor:

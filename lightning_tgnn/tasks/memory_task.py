@@ -114,7 +114,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         self._state_store: StateStore | None = None
         self._saved_state: dict[str, Any] | None = None
         # In the batch under way; not reported by the store, whose position ranks have to meet for.
-        self._has_committed = False
+        self.has_committed = False
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
         self.stages = Stages()
@@ -248,7 +248,7 @@ class MemoryTask(Task, Generic[_Metrics]):
 
     def commit(self, update: StateUpdate) -> CommitHandle:
         """Start to write memory and to deliver mails."""
-        self._has_committed = True
+        self.has_committed = True
         return self.state_store.commit(update)
 
     def check_runs_once(self, batch: EventBatch) -> None:
@@ -346,7 +346,7 @@ class MemoryTask(Task, Generic[_Metrics]):
         stands = batch.shared.continues
         if batch.shared.resets or (stands is not None and self.state_store.position != stands):
             self.state_store.reset()
-        self._has_committed = False
+        self.has_committed = False
         self.forget_batch()
 
     def on_before_backward(self, loss: Tensor) -> None:
@@ -363,7 +363,7 @@ class MemoryTask(Task, Generic[_Metrics]):
 
     def is_batch_untouched(self) -> bool:
         """Whether neither weights nor node state have taken in the batch under way."""
-        return super().is_batch_untouched() and not self._has_committed
+        return super().is_batch_untouched() and not self.has_committed
 
     def on_train_epoch_start(self) -> None:
         """Measure the training epoch by itself."""
@@ -377,7 +377,7 @@ class MemoryTask(Task, Generic[_Metrics]):
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the events of all ranks, by this rank's share of its global batch: at an epoch's end nearly all."""
         self.has_trained_weights = True
-        self._has_committed = False
+        self.has_committed = False
         if len(batch):
             self._rate.add(round(len(batch) * self.trainer.world_size / batch.shared.share))
         every = getattr(self.trainer, "log_every_n_steps", 1)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from lightning_tgnn.types.tensor_fields import TensorFields
 
+SCALARS = ("began", "written", "sent")
+"""What a piece holds beside the tensors of the batch: the time when it begins, and how many of its rows of node state
+are written and of its mails sent."""
 _ALIGNMENT = 64  # bytes, enough for what kernels read at once
 
 
@@ -86,6 +89,11 @@ class PaddedBatch(TensorFields):
             place.name: self.data[place.offset : place.stop].view(place.dtype).view(place.shape)
             for place in self.form.places
         }
+
+    def scalars(self) -> list[Tensor]:
+        """Return the `SCALARS`, in their order."""
+        tensors = self.tensors()
+        return [tensors[name] for name in SCALARS]
 
     def holds(self, batch: object) -> bool:
         """Whether the tensors of a batch lie here: nobody has put others in their place."""

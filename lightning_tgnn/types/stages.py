@@ -55,6 +55,11 @@ class Stages:
         self.on_embedded: EmbeddingListener | None = None
         self._listeners: list[StageListener] = []
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._listeners) or self.on_embedded is not None
+
     def add(self, listener: StageListener) -> None:
         """Add a listener, which hears of the stages that follow."""
         self._listeners.append(listener)

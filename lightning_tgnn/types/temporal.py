@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.types.exchange import AnnouncedRows
-from lightning_tgnn.types.padded_batch import PaddedBatch
+from lightning_tgnn.types.padded_batch import SCALARS, PaddedBatch
 from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.standardization import Standardization
 from lightning_tgnn.types.tensor_fields import TensorFields
@@ -269,8 +269,8 @@ class EventBatch(TensorFields):
     def of_padded(cls, padded: PaddedBatch) -> EventBatch:
         """Return the batch whose tensors a padded batch holds, with all their rows; it has no place in the stream."""
         tensors: dict[str, Any] = dict(padded.tensors())
-        shared = SharedBatch(first=0, position=0, began=tensors.pop("began"))
-        return cls(**tensors, **dict(padded.form.counts), shared=shared)
+        began, _, _ = (tensors.pop(name) for name in SCALARS)
+        return cls(**tensors, **dict(padded.form.counts), shared=SharedBatch(first=0, position=0, began=began))
 
     def __len__(self) -> int:
         return self.events.numel()
@@ -294,7 +294,7 @@ class EventBatch(TensorFields):
         if padded is self.padded:
             return self
         tensors = padded.tensors()
-        began = tensors.pop("began")
+        began, _, _ = (tensors.pop(name) for name in SCALARS)
         own: dict[str, Any] = {name: _first_rows(tensor, getattr(self, name)) for name, tensor in tensors.items()}
         return replace(self, **own, shared=replace(self.shared, began=began), padded=padded)
 

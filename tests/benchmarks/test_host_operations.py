@@ -1,7 +1,7 @@
 """What the host starts in a training step: operators, and values for which it waits, with and without capture.
 
-`make bench` prints it. The CPU's profiler counts. Compiled loops are left out, as they are on a GPU, where each operator
-that is no view starts a kernel. What lies within a replay costs the host of a GPU one launch.
+`make bench` prints it. The CPU's profiler counts. Compiled loops are left out, as they are on a GPU, where each
+operator that is no view starts a kernel. What lies within a replay costs the host of a GPU one launch.
 """
 
 from contextlib import nullcontext
@@ -22,12 +22,13 @@ from tests.tasks.replayed import capturing_on_the_cpu
 STEPS = 10
 FIRST = 5
 WAITS = {"aten::item", "aten::nonzero", "aten::_unique2", "aten::unique_dim", "aten::masked_select", "aten::is_nonzero"}
-STARTS_NOTHING = (  # views, memory, and conversions to what a tensor is
-    "alias as_strided chunk detach detach_ empty empty_like empty_strided expand expand_as flatten item "
-    "lift_fresh narrow permute reshape resize_ select slice split split_with_sizes squeeze t to transpose "
-    "unbind unflatten unsqueeze view view_as zeros_like ones_like new_empty _unsafe_view _local_scalar_dense "
-    "contiguous is_nonzero"
-).split()
+# Views, memory, and conversions to what a tensor is.
+STARTS_NOTHING = """
+_local_scalar_dense _unsafe_view alias as_strided chunk contiguous detach detach_ empty empty_like
+empty_strided expand expand_as flatten is_nonzero item lift_fresh narrow new_empty ones_like permute
+reshape resize_ select slice split split_with_sizes squeeze t to transpose unbind unflatten
+unsqueeze view view_as zeros_like
+"""
 
 
 def as_on_a_gpu():

@@ -28,9 +28,9 @@ def replayed(run, args, allow_unused_input=False):
             for static, tensor in zip(args, given, strict=True):
                 if static.data_ptr() != tensor.data_ptr():
                     static.copy_(tensor)
-            with torch.profiler.record_function("replay"), torch.set_grad_enabled(records):
-                computed[:] = tree_flatten(run(*args))[0]
             with torch.profiler.record_function("replay"):
+                with torch.set_grad_enabled(records):
+                    computed[:] = tree_flatten(run(*args))[0]
                 for static, output in zip(outputs, computed, strict=True):
                     static.copy_(output.detach())
             return tuple(output.detach() for output in outputs)

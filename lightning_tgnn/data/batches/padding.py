@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.types import BatchForm, EventBatch, PaddedBatch
+from lightning_tgnn.types.padded_batch import SCALARS
 
 MOST_SIZES = 4
 _OF_ROOTS = ("root_index", "neighbor_index", "neighbor_time", "neighbor_mask", "neighbor_edge")
@@ -118,7 +119,8 @@ def padded(batch: EventBatch, room: Sizes, *, pins: bool = False) -> PaddedBatch
     rows["edge_features"] = room.edges if len(batch.edge_features) else 0
     if batch.embeds_once:
         rows |= {name: room.embedded for name in _OF_ROOTS if len(tensors[name]) == len(batch.root_index)}
-    tensors["began"] = batch.shared.began
+    counts = torch.tensor([batch.num_written, len(batch.mail_nodes)])
+    tensors |= dict(zip(SCALARS, (batch.shared.began, *counts), strict=True))
     form = BatchForm.of(
         ((name, value.dtype, _with_rows(value, rows.get(name))) for name, value in tensors.items()),
         num_written=min(room.written, room.nodes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 from weakref import ref
 
@@ -61,9 +61,10 @@ class LocalStateStore(StateStore):
                 **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
             )
         self._snapshots: list[ref[OldRows]] = []
+        self._spare: StateRows | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_snapshots": self._held_snapshots()}
+        return {**vars(self), "_snapshots": self._held_snapshots(), "_spare": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _snapshots=[ref(old) for old in state["_snapshots"]])
@@ -79,15 +80,41 @@ class LocalStateStore(StateStore):
         update = update.to(self.rows.memory.device)
         self._keep_old(update.nodes)
         self._keep_old(update.mail_nodes)
-        self.rows.memory.index_copy_(0, update.nodes, update.memory)
-        self.rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
-        slot = self.rows.mail_count[update.mail_nodes] % self.spec.mailbox_size
-        self.rows.mails[update.mail_nodes, slot] = update.mails
-        self.rows.mail_time[update.mail_nodes, slot] = update.mail_time
-        self.rows.mail_event[update.mail_nodes, slot] = update.mail_event
-        self.rows.mail_count[update.mail_nodes] += 1
+        _write(update, self.rows)
         self.position = update.position
         return _Committed()
+
+    def commit_first(self, update: StateUpdate, written: Tensor, sent: Tensor) -> None:
+        """Write the first rows of an update and deliver its first mails, without asking how many these are.
+
+        The others go to a row behind all nodes that nobody reads. For a graph: it changes neither `position` nor
+        what snapshots keep, which must not be held.
+
+        Args:
+            update: On the device of the rows.
+            written: int64 [], how many rows.
+            sent: int64 [], how many mails.
+        """
+        nodes, mail_nodes = (
+            torch.where(torch.arange(len(given), device=given.device) < count, given, self.spec.num_nodes)
+            for given, count in ((update.nodes, written), (update.mail_nodes, sent))
+        )
+        _write(replace(update, nodes=nodes, mail_nodes=mail_nodes), self.with_spare_row())
+
+    def with_spare_row(self) -> StateRows:
+        """Return the tables of all rows with a row more behind them; from now on the rows lie in these."""
+        if self._spare is None:
+            with torch.inference_mode(False):
+                self._spare = StateRows(
+                    **{name: torch.cat([table, torch.zeros_like(table[:1])]) for name, table in self._tables().items()}
+                )
+            self.rows = self._spare.split(self.spec.num_nodes)[0]
+        return self._spare
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether a snapshot is held."""
+        return bool(self._held_snapshots())
 
     def write(self, nodes: Tensor, rows: StateRows) -> None:
         """Write whole rows of the distinct ``nodes``."""
@@ -166,6 +193,16 @@ class LocalStateStore(StateStore):
 
     def _tables(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
+
+
+def _write(update: StateUpdate, rows: StateRows) -> None:
+    rows.memory.index_copy_(0, update.nodes, update.memory)
+    rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
+    slot = rows.mail_count[update.mail_nodes] % rows.mails.shape[1]
+    rows.mails[update.mail_nodes, slot] = update.mails
+    rows.mail_time[update.mail_nodes, slot] = update.mail_time
+    rows.mail_event[update.mail_nodes, slot] = update.mail_event
+    rows.mail_count[update.mail_nodes] += 1
 
 
 def as_own_rows(state: dict[str, Any], start: int, size: int, nodes: Tensor | None = None) -> dict[str, Any]:
