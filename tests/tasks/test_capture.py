@@ -1,0 +1,276 @@
+"""Captured stages against the same fits without: recomputed on the CPU where a GPU replays them (`replayed.py`)."""
+
+import contextlib
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelPruning
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, TimelineMonitor
+from lightning_tgnn.data.batches import padding
+from lightning_tgnn.strategies import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
+from lightning_tgnn.tasks import capture
+from tests.multiprocess.training import Plain, PlainDescent, build, fit
+from tests.tasks.own_parts import GatedMessage, MeanModel
+from tests.tasks.replayed import capturing_on_the_cpu
+
+
+class PlainEdges(Plain, EdgeClassification):
+    pass
+
+
+class PlainNodes(Plain, DynamicNodeClassification):
+    pass
+
+
+class Adam(LinkPrediction):
+    pass
+
+
+def fits(model="tgn", strategy=lambda: "auto", steps=2, run=None, **options):
+    """Return a fit as it is and one with captured stages, and how many stages have been recorded."""
+    found = []
+    for captured in ("off", "auto"):
+        with capturing_on_the_cpu() as made:
+            data, task = build(model, 12, capture=captured, **options)
+            data.num_eval_negatives = 49
+            data.setup()
+            task.build(data.info)  # for callbacks that look at the weights first
+            ended = fit(data, task, strategy(), 1, epochs=steps, **(run or dict)())
+            ended["test"] = ended["trainer"].test(task, data, verbose=False)
+            found.append(ended)
+    return *found, len(made)
+
+
+FIRST = 12
+"""Steps over which rounding stays rounding."""
+
+
+def check_same(one, other):
+    """Compare two fits that differ by rounding, as products of other sizes do."""
+    torch.testing.assert_close(one["losses"], other["losses"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(one["gradients"][:FIRST], other["gradients"][:FIRST], rtol=1e-3, atol=2e-5)
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(weight, other["weights"][name], rtol=1e-3, atol=1e-4)
+    assert one["val"] == pytest.approx(other["val"], abs=1e-3, nan_ok=True)
+    assert one["test"][0] == pytest.approx(other["test"][0], abs=1e-3, nan_ok=True)
+
+
+def check_equal(one, other):
+    """Compare two fits bit for bit."""
+    for name in ("losses", "gradients"):
+        assert torch.equal(one[name], other[name]), name
+    for name, table in one["state"].items():
+        same = torch.equal(table, other["state"][name]) if isinstance(table, torch.Tensor) else None
+        assert table == other["state"][name] if same is None else same, name
+    torch.testing.assert_close(one["val"], other["val"], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(one["test"], other["test"], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.fixture
+def exact_sizes(monkeypatch):
+    """Give each batch a size of its own: without places behind, nothing may differ by a bit."""
+    monkeypatch.setattr(padding.Paddings, "_room", lambda self, needed: needed)
+
+
+TASKS = {
+    "links": {},
+    "edges": {"task_class": PlainEdges, "labels": torch.arange(190) % 3},
+    "nodes": {"task_class": PlainNodes, "labels": (torch.arange(190) % 5 == 0).long()},
+}
+READS = {
+    "time": ("time", "event"),
+    "event": ("event", "event"),
+    "batch": ("batch", "event"),
+    "once": ("batch", "batch"),
+}
+
+
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+@pytest.mark.parametrize("reads", READS)
+@pytest.mark.parametrize("task", TASKS)
+def test_it_changes_nothing(model, reads, task):
+    past, embed_at = READS[reads]
+    plain, captured, made = fits(model, past=past, embed_at=embed_at, static_dim=3, **TASKS[task])
+    assert made >= 5  # a step of training, and four stages of evaluation
+    check_same(plain, captured)
+
+
+def schedule():
+    return {"lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5), "task_class": Adam}
+
+
+class Looks(Callback):
+    """Changes gradients before each step, as a callback may."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= 0.5
+
+
+RUNS = {
+    "accumulated": ({}, dict(accumulate_grad_batches=3)),
+    "clipped": ({}, dict(gradient_clip_val=0.01)),
+    "bfloat16": ({}, dict(precision="bf16-mixed")),
+    "scheduled": ({**schedule(), "lr_scheduler_config": {"interval": "step"}}, {}),
+    "validated often": ({}, dict(val_check_interval=3)),
+    "without inference mode": ({}, dict(inference_mode=False)),
+    "with dropout": ({"dropout": 0.4}, {}),
+    "changed gradients": ({}, dict(callbacks=[Looks()])),
+    "watched": ({}, dict(callbacks=[TimelineMonitor(turns=2, first=1)])),
+    "regardless": ({"detect_nan": False}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.usefixtures("exact_sizes")
+def test_it_holds_under_what_lightning_does(kind):
+    options, run = RUNS[kind]
+    plain, captured, made = fits(**options, run=lambda: run)
+    assert made
+    check_equal(plain, captured)
+
+
+STRATEGIES = {
+    "sven": SvenStrategy,
+    "sven, in order": lambda: SvenStrategy(staleness=0, fetch_ahead=False),
+    "sven, micro-batches": lambda: SvenStrategy(micro_batches=3, row_cache_mb=0),
+    "depcache": DepCacheStrategy,
+    "pipetgl": PipeTGLStrategy,
+    "disttgl": lambda: DistTGLStrategy(minibatch="auto"),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.usefixtures("in_own_group", "exact_sizes")
+def test_it_holds_under_strategies(name):
+    plain, captured, made = fits(strategy=STRATEGIES[name])
+    assert made
+    # Its targets and its other rows are padded to the size of both.
+    (check_same if name == "pipetgl" else check_equal)(plain, captured)
+
+
+class BrokenOff(Exception):  # noqa: N818
+    pass
+
+
+class SavesAndBreaks(Callback):
+    def __init__(self, path):
+        self.path = path
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if trainer.global_step == 16:
+            trainer.save_checkpoint(self.path)
+            raise BrokenOff
+
+
+def test_a_fit_resumes_in_the_middle_of_an_epoch(tmp_path):
+    path = tmp_path / "last.ckpt"
+    with capturing_on_the_cpu():
+        whole = fit(*build("tgn", 12, Adam, capture="auto", dropout=0.3), "auto", 1)
+        with pytest.raises(BrokenOff):
+            fit(*build("tgn", 12, Adam, capture="auto", dropout=0.3), "auto", 1, callbacks=[SavesAndBreaks(path)])
+        resumed = fit(*build("tgn", 12, Adam, capture="auto", dropout=0.3), "auto", 1, ckpt_path=path)
+    assert torch.equal(whole["losses"][16:], resumed["losses"])
+    for name, weight in whole["weights"].items():
+        assert torch.equal(weight, resumed["weights"][name]), name
+
+
+class Waits(TorchDispatchMode):
+    """Refuses what waits for a device, as CUDA does where it is asked to."""
+
+    waiting = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "is_nonzero", "equal")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__.startswith(self.waiting):
+            raise RuntimeError("called a synchronizing operation")
+        if func.overloadpacket.__name__ in ("index", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        ):
+            raise RuntimeError("called a synchronizing operation")
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def refusing(device):
+    with Waits():
+        yield
+
+
+@pytest.fixture
+def waits_are_refused(monkeypatch):
+    monkeypatch.setattr(capture, "_without_waiting", refusing)
+
+
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+@pytest.mark.usefixtures("waits_are_refused")
+def test_no_stage_of_the_models_waits(model, caplog):
+    with caplog.at_level("INFO"):
+        plain, captured, made = fits(model)
+    assert made >= 5
+    assert "uncaptured" not in caplog.text
+    check_same(plain, captured)
+
+
+OWN = {
+    "a model of one's own": ({"model": MeanModel}, ["step", "apply_mail"]),
+    "a message of one's own": ({"model": "tgn", "message": GatedMessage}, ["step", "apply_mail"]),
+}
+
+
+class Sizeless(PlainDescent):
+    """Takes no widths."""
+
+    def __init__(self, model, lr, capture, **widths):
+        super().__init__(model, lr=lr, capture=capture)
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.usefixtures("waits_are_refused", "exact_sizes")
+def test_what_waits_runs_as_it_does_without(name, caplog):
+    options, named = OWN[name]
+    options = options | ({"task_class": Sizeless} if options["model"] is MeanModel else {})
+    with caplog.at_level("INFO"):
+        plain, captured, made = fits(**options)
+    assert made  # the other stages
+    for stage in named:  # once in training, and once in the test that follows
+        assert caplog.text.count(f"capture: {stage} runs uncaptured: called a synchronizing operation") in (1, 2)
+    check_equal(plain, captured)
+
+
+def test_pruned_weights_are_not_captured(caplog):
+    def run():
+        return {"callbacks": [ModelPruning("l1_unstructured", amount=0.3)]}
+
+    with caplog.at_level("INFO"):
+        plain, captured, made = fits(steps=3, run=run)
+    assert made  # before the first weight was pruned
+    assert "pruned and normalized weights are made anew" in caplog.text
+    torch.testing.assert_close(plain["losses"], captured["losses"])
+
+
+class MovesWeights(Callback):
+    """Puts the weights elsewhere, as one who loads or freezes them may."""
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == 4:
+            for parameter in module.parameters():
+                parameter.data = parameter.data.clone() * 1.01
+        if batch_idx == 6:
+            next(iter(module.predictor.parameters())).requires_grad_(False)
+
+
+def test_weights_elsewhere_are_captured_anew():
+    plain, captured, _ = fits(steps=1, run=lambda: {"callbacks": [MovesWeights()]})
+    check_same(plain, captured)
+
+
+def test_batches_that_are_not_padded_run_as_they_do_without():
+    with capturing_on_the_cpu() as made:
+        data, task = build("tgn", 12, capture="auto")
+        data.pad = "off"
+        fit(data, task, "auto", 1)
+    assert not made
