@@ -85,6 +85,7 @@ FULL = (
 KEPT = (
     "files/test_untrusted_files.py::test_no_crafted_file_leaves_anything_behind[predict --source]",
     "multiprocess/test_auto_state",
+    "multiprocess/test_captured",
     "multiprocess/test_interrupt.py::test_all_ranks_end_and_one_line_says_how_to_resume[two ranks]",
     "multiprocess/test_one_kill",
     "multiprocess/test_own_models",

@@ -21,7 +21,6 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
-import lightning_tgnn.tasks.memory_task as memory_task
 from lightning_tgnn.models import MemoryModel
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.orders import in_order
@@ -29,11 +28,14 @@ from lightning_tgnn.types import EventBatch, NodeStateTask, PaddedBatch, StageOr
 
 if TYPE_CHECKING:
     from lightning_tgnn.tasks.memory_task import MemoryTask
+    from lightning_tgnn.tasks.task import Task
 
 _Answer = TypeVar("_Answer")
 Stage = Callable[..., Any]
+Holds = Callable[[], object]
 MAKERS: dict[str, Callable[..., Stage]] = {"cuda": torch.cuda.make_graphed_callables}
 """What records a stage, by type of device; elsewhere none is captured."""
+_MOST_STAGES = 256
 
 
 class StageCapture:
@@ -60,13 +62,43 @@ class StageCapture:
     def order(self, task: MemoryTask[Any], batch: EventBatch) -> StageOrder:
         """Return the order of the stages of a batch: the task's, of stages that are replayed where they can be."""
         order = task.stage_order
-        if not task.captures or batch.padded is None or not batch.padded.holds(batch):
+        if batch.padded is None or not self._is_ready(task) or not batch.padded.holds(batch):
             return order
-        if self._refused is None:
+        return CapturedOrder(self, order)
+
+    def whole(
+        self, name: str, key: Hashable, task: Task, run: Stage, *counters: int, holds: Callable[[], object]
+    ) -> Any:
+        """Return what a function of a task's weights and of numbers computes of data that stays where it is.
+
+        Args:
+            name: Of the stage.
+            key: Says which data.
+            task: Whose weights.
+            run: Called with the numbers, or with tensors [1] of them.
+            *counters: The numbers.
+            holds: Returns the data, and what was made of it, which have to live as long as what is recorded.
+        """
+        device, stage = task.device, None
+        if self._is_ready(task) and not task.stages.is_heard:
+            stage = self.stage(
+                name,
+                key,
+                task,
+                run,
+                lambda: [torch.zeros(1, dtype=torch.int64, device=device) for _ in counters],
+                holds=holds,
+            )
+        if stage is None:
+            return run(*counters)
+        return _lasting(stage(*(torch.full((1,), counter, device=device) for counter in counters)))
+
+    def _is_ready(self, task: Task) -> bool:
+        if task.captures and self._refused is None:
             self._parameters, self._refused = list(task.parameters()), _refusal(task)
             if self._refused:
                 self._notice("every stage", self._refused)
-        return order if self._refused else CapturedOrder(self, order)
+        return task.captures and not self._refused
 
     def look_again(self) -> None:
         """Look for the weights of the task anew, which takes longer than a stage: where an epoch begins or ends."""
@@ -81,7 +113,13 @@ class StageCapture:
         return self._pieces[batch.padded.form].copy_(batch.padded.data)
 
     def stage(
-        self, name: str, key: Hashable, task: MemoryTask[Any], run: Stage, shapes: Callable[[], Sequence[Tensor]]
+        self,
+        name: str,
+        key: Hashable,
+        task: Task,
+        run: Stage,
+        shapes: Callable[[], Sequence[Tensor]],
+        holds: Holds | None = None,
     ) -> Recorded | None:
         """Return the recorded form of a stage; None where it cannot be captured.
 
@@ -91,21 +129,24 @@ class StageCapture:
             task: What is trained.
             run: Computes the stage, of static inputs.
             shapes: Returns the static inputs, of which the ones that a gradient is wanted for say so.
+            holds: Returns what has to live as long.
         """
         weights, device = self._parameters, task.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # A graph knows addresses: weights that lie elsewhere, or are trained from now on, are recorded anew.
         state = tuple((weight.data_ptr(), weight.requires_grad) for weight in weights)
         whole = (name, key, task.training, torch.is_grad_enabled(), autocast, state)
-        if whole not in self._stages:
+        if whole not in self._stages and len(self._stages) < _MOST_STAGES:
             try:
                 with torch.inference_mode(False):
                     inputs = shapes()
-                self._stages[whole] = Recorded.of(run, inputs, weights, MAKERS[device])
+                self._stages[whole] = Recorded.of(run, inputs, weights, task.device, holds)
             except Exception as error:  # of a user's code, too, which runs again as it is
                 self._notice(name, str(error).partition("\n")[0] or type(error).__name__)
                 self._stages[whole] = None
-        return self._stages[whole]
+        elif whole not in self._stages:
+            self._notice(name, f"{_MOST_STAGES} of all sizes and data are captured already")
+        return self._stages.get(whole)
 
     def _notice(self, what: str, reason: str) -> None:
         if what not in self._notices:
@@ -120,26 +161,35 @@ class Recorded:
         made: Replays it, given its inputs and the weights that it trains.
         inputs: Where it reads, static.
         trained: These weights.
+        holds: What has to live as long.
     """
 
-    def __init__(self, made: Stage, inputs: Sequence[Tensor], trained: Sequence[Parameter]) -> None:
-        self._made, self._inputs, self._trained = made, inputs, trained
+    def __init__(self, made: Stage, inputs: Sequence[Tensor], trained: Sequence[Parameter], holds: object) -> None:
+        self._made, self._inputs, self._trained, self._holds = made, inputs, trained, holds
 
     @classmethod
     def of(
-        cls, run: Stage, inputs: Sequence[Tensor], weights: Sequence[Parameter], make: Callable[..., Stage]
+        cls,
+        run: Stage,
+        inputs: Sequence[Tensor],
+        weights: Sequence[Parameter],
+        device: torch.device,
+        holds: Callable[[], object] | None,
     ) -> Recorded:
         """Record a stage.
 
         Raises:
             RuntimeError: It waits for the device, or does what no graph can hold.
         """
-        count, device = len(inputs), inputs[0].device
+        count = len(inputs)
         with _same_random_states(device):
+            with torch.no_grad():
+                run(*inputs)  # what it keeps is there from here on
             with _without_waiting(device):
                 trained = _trained_by(run, inputs, weights)
+            make = MAKERS[device.type]
             made = make(lambda *given: run(*given[:count]), (*inputs, *trained), allow_unused_input=True)
-        return cls(made, inputs, trained)
+        return cls(made, inputs, trained, holds and holds())
 
     def __call__(self, *given: Tensor) -> Any:
         """Replay it on tensors, whose first dimension may be shorter than the static one."""
@@ -279,8 +329,7 @@ class ReplayedStages:
         """Return what the batch writes."""
         task, written = self._task, batch.num_written
         stage, model = None, task.model
-        is_own = type(task).make_mails is memory_task.MemoryTask.make_mails  # else it is called, and not replayed
-        if is_own and type(model).make_mails is MemoryModel.make_mails:
+        if _are_ours(task, "make_mails") and type(model).make_mails is MemoryModel.make_mails:
             ends = UpdatedRows(*(table[:written].detach() for table in updated))
             stage = self._stage(
                 "make_mails",
@@ -303,15 +352,20 @@ class ReplayedStages:
 
 def _is_plain(task: MemoryTask[Any]) -> bool:
     """Whether a training step reads and writes node state of this process alone, and nobody looks in between."""
-    store, own, base = task.state_store, type(task), memory_task.MemoryTask
+    store = task.state_store
     return (
         torch.is_grad_enabled()
         and type(store) is LocalStateStore
         and store.rows.memory.device == task.device
         and not store.has_snapshots
         and not task.stages.is_heard
-        and all(getattr(own, name) is getattr(base, name) for name in ("fetch", "make_mails", "commit"))
+        and _are_ours(task, "fetch", "make_mails", "commit")
     )
+
+
+def _are_ours(task: object, *names: str) -> bool:
+    """Whether nobody has overridden some methods, who would have them called in each step."""
+    return all(getattr(type(task), name).__module__.startswith(f"{__package__}.") for name in names)
 
 
 def _lasting(answer: Any) -> Any:
@@ -354,7 +408,7 @@ def _without_waiting(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _refusal(task: MemoryTask[Any]) -> str:
+def _refusal(task: Task) -> str:
     """Return why no stage of a task can be captured; nothing where it can."""
     hooks = (hook for module in task.modules() for hook in module._forward_pre_hooks.values())
     if any(isinstance(hook, BasePruningMethod | SpectralNorm | WeightNorm) for hook in hooks):

@@ -21,7 +21,6 @@ from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
 from lightning_tgnn.models.memory.memory_model import check_result
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
 from lightning_tgnn.state import LocalStateStore
-from lightning_tgnn.tasks.capture import MAKERS, StageCapture
 from lightning_tgnn.tasks.fit_guard import checked_states, random_states
 from lightning_tgnn.tasks.orders import in_order
 from lightning_tgnn.tasks.requirements import check_default_dtype, check_same_stream, check_trainer, info_of
@@ -35,7 +34,6 @@ from lightning_tgnn.types import (
     RootBatch,
     SampledRoots,
     StageOrder,
-    Stages,
     StateRows,
     StateSpec,
     StateStore,
@@ -117,10 +115,8 @@ class MemoryTask(Task, Generic[_Metrics]):
         self.has_committed = False
         # How the stages of a step follow each other; a strategy may put another order here.
         self.stage_order: StageOrder = in_order
-        self.stages = Stages()
         self._latest_batch: ref[EventBatch] | None = None
         self._evaluation, self._rate = Evaluation(), EventRate()
-        self.stage_capture = StageCapture()
 
     def build_head(self) -> None:
         """Create the modules that turn embeddings into answers."""
@@ -273,13 +269,6 @@ class MemoryTask(Task, Generic[_Metrics]):
         self.refresh_weights()
 
     @property
-    def captures(self) -> bool:
-        """Whether the stages of padded batches are captured, on the device of the Trainer."""
-        trainer = trainer_of(self)
-        device = self.device if trainer is None else trainer.strategy.root_device
-        return self.optimization.capture != "off" and device.type in MAKERS
-
-    @property
     def default_stage_order(self) -> StageOrder:
         """The order of the stages where no strategy has another: one after the other."""
         return in_order
@@ -367,12 +356,8 @@ class MemoryTask(Task, Generic[_Metrics]):
 
     def on_train_epoch_start(self) -> None:
         """Measure the training epoch by itself."""
+        super().on_train_epoch_start()
         self._rate.restart()
-        self.stage_capture.look_again()
-
-    def teardown(self, stage: str) -> None:
-        """Give back what has been captured."""
-        self.stage_capture.forget()
 
     def on_train_batch_end(self, outputs: STEP_OUTPUT, batch: EventBatch, batch_idx: int) -> None:
         """Count the events of all ranks, by this rank's share of its global batch: at an epoch's end nearly all."""
@@ -415,7 +400,6 @@ class MemoryTask(Task, Generic[_Metrics]):
         self._log_metrics("val")
         self._evaluation.end(self)
         self._rate.restart()
-        self.stage_capture.look_again()
 
     def on_test_epoch_start(self) -> None:
         """Take in the validation split, on a snapshot, with nothing measured."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
 from lightning_tgnn.metrics import LabelAccuracy, LabelF1, MultiLabelAccuracy, MultiLabelF1
 from lightning_tgnn.models import GAT, GCN, GIN, GATv2, GraphSAGE
-from lightning_tgnn.models.graphs.sparse_product import whole
+from lightning_tgnn.models.graphs.sparse_product import KeptSum, whole
 from lightning_tgnn.tasks.event_classification import check_classes, notice_classes, refuse_classes
 from lightning_tgnn.tasks.requirements import (
     check_default_dtype,
@@ -44,7 +45,7 @@ from lightning_tgnn.tasks.training_options import (
     TrainingOptions,
 )
 from lightning_tgnn.tasks.value_checks import check_returned
-from lightning_tgnn.types import GraphInfo, ReplicaSum, Stages, Subgraph
+from lightning_tgnn.types import GraphInfo, ReplicaSum, Subgraph
 
 _ATTENTION = {"gat": GAT, "gatv2": GATv2}
 _OTHERS = {"sage": GraphSAGE, "gin": GIN}
@@ -60,7 +61,7 @@ class NodeClassification(Task):
     With labels [N, C] a vertex may be of several classes: the loss is the binary cross entropy, a mean over the
     classes, accuracy counts each class of each vertex, and ``f1_micro`` is logged, too.
 
-    For the training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
+    For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
         model: ``"gcn"``, ``"gat"``, ``"gatv2"``, ``"sage"``, ``"gin"``, or what builds a module for a `GraphInfo`, for
@@ -99,12 +100,14 @@ class NodeClassification(Task):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         training = TrainingOptions(
-            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
+            *(lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling),
+            detect_nan=detect_nan,
+            capture=capture,
         )
         super().__init__(training)
-        self.stages = Stages()
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")
         check_int("num_layers", num_layers, minimum=1, cure="2 is usual")
@@ -207,7 +210,23 @@ class NodeClassification(Task):
         assert self.info is not None
         cure = "return a row per vertex of the subgraph, with a number per class"
         shape = len(subgraph.nodes), self.info.num_classes
-        return self.stages.embedded(subgraph, check_returned(self.model(subgraph, self.replicas), shape, cure))
+        return self.stages.embedded(subgraph, check_returned(self._logits(subgraph), shape, cure))
+
+    def _logits(self, subgraph: Subgraph) -> Tensor:
+        model, replicas = self.model, self.replicas
+        assert model is not None
+        if replicas is not whole:
+            return model(subgraph, replicas)
+
+        def logits(seed: int) -> Tensor:  # or a tensor of it
+            return model(replace(subgraph, seed=seed), replicas)
+
+        def data() -> tuple[object, ...]:
+            parts = (part for module in model.modules() for part in vars(module).values())
+            return subgraph, *(copy(part) for part in parts if isinstance(part, KeptSum))
+
+        key = id(subgraph.edges), id(subgraph.features)  # epochs and splits have them in common
+        return self.stage_capture.whole("forward", key, self, logits, subgraph.seed, holds=data)
 
     def training_step(self, subgraph: Subgraph, batch_idx: int) -> Tensor:
         """Return the loss over all vertices of the training split."""
@@ -273,6 +292,7 @@ class NodeClassification(Task):
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics over all ranks."""
+        self.guard.check_unread()
         self._report(self.test_metrics)
 
     def _report(self, metrics: MetricCollection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -15,8 +16,9 @@ _Answer = TypeVar("_Answer")
 def one_after_another(task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
     """Return the sum over whole groups of their loss times their share; the order of one process."""
     total: Tensor | None = None
+    embed = getattr(task, "embed_group", partial(embed_group, task))  # a task may have captured it
     for group in batch.groups:
-        loss = task.loss(embed_group(task, group), group) * group.share
+        loss = task.loss(embed(group), group) * group.share
         total = loss if total is None else total + loss
     if total is None:  # a rank may have no group, but its weights take part in every update
         assert isinstance(task, nn.Module)

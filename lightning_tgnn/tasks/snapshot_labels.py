@@ -14,7 +14,6 @@ from lightning_tgnn.metrics import ClassMetrics
 from lightning_tgnn.metrics.classification import update_members
 from lightning_tgnn.models import EventClassifier
 from lightning_tgnn.tasks.event_classification import check_classes, notice_classes
-from lightning_tgnn.tasks.orders import embed_group
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule, SplitMetrics
 from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotInfo
 
@@ -129,7 +128,7 @@ class _ClassifiedTargets(_LabelledTargets):
 
     def predict_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the probability of each class, [q, C]."""
-        answers = ((group, self.answer(embed_group(self, group), group)[0]) for group in batch.groups)
+        answers = ((group, self.answer(self.embed_group(group), group)[0]) for group in batch.groups)
         return [{**self._ends_of(group), "probability": logits.softmax(-1)} for group, logits in answers]
 
 
@@ -197,5 +196,5 @@ class SnapshotNodeRegression(_LabelledTargets):
 
     def predict_step(self, batch: SnapshotBatch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return for every group the vertices of its targets, and the number of each, [q]."""
-        answers = ((group, self.answer(embed_group(self, group), group)[0]) for group in batch.groups)
+        answers = ((group, self.answer(self.embed_group(group), group)[0]) for group in batch.groups)
         return [{**self._ends_of(group), "value": values[:, 0]} for group, values in answers]

@@ -12,7 +12,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.metrics import LinkMetrics
 from lightning_tgnn.models import LinkPredictor
-from lightning_tgnn.tasks.orders import embed_group
 from lightning_tgnn.tasks.snapshot_module import SnapshotModule, SplitMetrics
 from lightning_tgnn.tasks.training_options import LRSchedulerCallable, OptimizerCallable, ParamGroups
 from lightning_tgnn.types import SnapshotBatch, SnapshotGroup, SnapshotInfo
@@ -63,6 +62,7 @@ class SnapshotLinkPrediction(SnapshotModule):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         super().__init__(
             model,
@@ -81,6 +81,7 @@ class SnapshotLinkPrediction(SnapshotModule):
             lr_scaling=lr_scaling,
             param_groups=param_groups,
             detect_nan=detect_nan,
+            capture=capture,
         )
         self.evaluate_candidates = check_choice("evaluate_candidates", evaluate_candidates, ("negatives", "all"))
 
@@ -150,7 +151,7 @@ class SnapshotLinkPrediction(SnapshotModule):
         """Return for every group the ends of the links that it is asked about, and the probability of each."""
         answers = []
         for group in batch.groups:
-            positive, _ = self.score(embed_group(self, group), group)
+            positive, _ = self.score(self.embed_group(group), group)
             ends = group.nodes[group.targets.rows[:, :2]]
             answers.append({"source": ends[:, 0], "destination": ends[:, 1], "probability": positive.sigmoid()})
         return answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, ClassVar, Protocol, cast
 
 import torch
@@ -44,7 +45,6 @@ from lightning_tgnn.types import (
     SnapshotGroup,
     SnapshotInfo,
     SnapshotModel,
-    Stages,
 )
 
 
@@ -73,7 +73,7 @@ class SnapshotModule(Task):
 
     A group is a snapshot and the ones before it. The model steps from its first snapshot to its last, and the loss is a
     mean over the group's targets. The loss of an update is the mean over its groups, logged as ``train/loss``. For the
-    training of the weights, ``lr`` to ``detect_nan``, see `TrainingOptions`.
+    training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
         model: ``"wd_gcn"``, ``"tgcn"``, ``"evolvegcn_o"``, ``"evolvegcn_h"``, or what builds a `SnapshotModel` for a
@@ -125,9 +125,12 @@ class SnapshotModule(Task):
         lr_scaling: str = "none",
         param_groups: ParamGroups | None = None,
         detect_nan: bool = True,
+        capture: str = "off",
     ) -> None:
         training = TrainingOptions(
-            lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling, detect_nan
+            *(lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling),
+            detect_nan=detect_nan,
+            capture=capture,
         )
         super().__init__(training)
         self._built_by = at_path("model", model)
@@ -143,7 +146,6 @@ class SnapshotModule(Task):
         )
         left_out = () if isinstance(self._built_by, str) else check_left_out(SnapshotModule, **vars(self.config))
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
-        self.stages = Stages()
         # A strategy may put others in their places.
         self.group_order: GroupOrder = one_after_another
         self.operators: Operators = SnapshotOperators(self.stages, reuse=reuse)
@@ -197,6 +199,13 @@ class SnapshotModule(Task):
             cure = "let its `step` return embedding_dim numbers for each of the rows that `start` was called with"
             check_returned(embeddings, (self._rows, model.embedding_dim), cure)
         return carried, embeddings
+
+    def embed_group(self, group: SnapshotGroup) -> Tensor:
+        """Return the embeddings [m, d] after the last snapshot of a whole group, captured where its data come again."""
+        embed = partial(embed_group, self, group)
+        if self.info is None or len(group.nodes) < self.info.num_nodes:  # sampled for this batch
+            return embed()
+        return self.stage_capture.whole("group", tuple(map(id, group.snapshots)), self, embed, holds=lambda: group)
 
     def setup(self, stage: str) -> None:
         """Refuse a precision that turns all of a batch into another one, and ranks that would train the same."""
@@ -266,7 +275,7 @@ class SnapshotModule(Task):
 
     def _evaluate(self, batch: SnapshotBatch, metrics: SplitMetrics) -> None:
         for group in batch.groups:
-            self.measure(metrics, self.stages.embedded(group, embed_group(self, group)), group)
+            self.measure(metrics, self.stages.embedded(group, self.embed_group(group)), group)
 
     def measured(self, split: str) -> SplitMetrics:
         """Return what the steps on ``"val"`` or ``"test"`` add to."""
@@ -279,6 +288,7 @@ class SnapshotModule(Task):
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics over all ranks."""
+        self.guard.check_unread()
         self._report("test")
 
     def _report(self, split: str) -> None:

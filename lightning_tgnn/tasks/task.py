@@ -28,6 +28,7 @@ from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classm
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.files.runs import carry_best
 from lightning_tgnn.metrics.classification import metric_names
+from lightning_tgnn.tasks.capture import MAKERS, StageCapture
 from lightning_tgnn.tasks.fit_guard import FitGuard, has_loss_scale
 from lightning_tgnn.tasks.restoring import (
     ARGUMENTS_BEFORE,
@@ -51,6 +52,7 @@ from lightning_tgnn.tasks.value_checks import check_finite
 from lightning_tgnn.types import (
     EventBatch,
     SnapshotBatch,
+    Stages,
     Subgraph,
     known_data,
     only_one,
@@ -96,6 +98,8 @@ class Task(Module):
     Attributes:
         has_trained_weights: Whether the weights have been trained here, or loaded.
         guard: Where its fit stands.
+        stages: Hears of the stages of its turns.
+        stage_capture: What of them has been captured.
     """
 
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -114,6 +118,8 @@ class Task(Module):
         self.optimization, self.detect_nan = training, training.detect_nan
         self.lr, self.weight_decay = training.lr, training.weight_decay
         self.guard = FitGuard()
+        self.stage_capture = StageCapture()
+        self.stages = Stages()
         self.has_trained_weights = False
         self._trained_with: Mapping[str, Any] | None = None  # settings of the DataModule
 
@@ -289,6 +295,7 @@ class Task(Module):
     def on_validation_epoch_end(self) -> None:
         """Note that this validation is over."""
         self.guard.check_unread()
+        self.stage_capture.look_again()
         self.guard.progress.note_validation(self.trainer)
 
     def optimizer_step(
@@ -321,6 +328,21 @@ class Task(Module):
             NotFiniteError: The loss, a weight or a gradient is NaN or infinite.
         """
         self.guard.after_backward(self)
+
+    def on_train_epoch_start(self) -> None:
+        """Look for weights that a callback may have changed."""
+        self.stage_capture.look_again()
+
+    def teardown(self, stage: str) -> None:
+        """Give back what has been captured."""
+        self.stage_capture.forget()
+
+    @property
+    def captures(self) -> bool:
+        """Whether stages are captured, on the device of the Trainer."""
+        trainer = trainer_of(self)
+        device = self.device if trainer is None else trainer.strategy.root_device
+        return self.optimization.capture != "off" and device.type in MAKERS
 
     def on_train_epoch_end(self) -> None:
         """Refuse a weight that is not finite, of the last batches, too.

@@ -1,6 +1,7 @@
 """Captured stages against the same fits without: recomputed on the CPU where a GPU replays them (`replayed.py`)."""
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPr
 from lightning_tgnn.data.batches import padding
 from lightning_tgnn.strategies import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.tasks import capture
+from tests.cuda.fits import FITS, fitted, groups, whole_graph
 from tests.multiprocess.training import Plain, PlainDescent, build, fit
 from tests.tasks.own_parts import GatedMessage, MeanModel
 from tests.tasks.replayed import capturing_on_the_cpu
@@ -93,7 +95,7 @@ READS = {
 @pytest.mark.parametrize("task", TASKS)
 def test_it_changes_nothing(model, reads, task):
     past, embed_at = READS[reads]
-    plain, captured, made = fits(model, past=past, embed_at=embed_at, static_dim=3, **TASKS[task])
+    plain, captured, made = fits(model, steps=1, past=past, embed_at=embed_at, static_dim=3, **TASKS[task])
     assert made >= 5  # a step of training, and four stages of evaluation
     check_same(plain, captured)
 
@@ -274,3 +276,35 @@ def test_batches_that_are_not_padded_run_as_they_do_without():
         data.pad = "off"
         fit(data, task, "auto", 1)
     assert not made
+
+
+GRAPHS = {
+    "gcn": whole_graph("gcn"),
+    "gat": whole_graph("gat"),
+    "gcn with dropout": whole_graph("gcn", dropout=0.5),
+    **{model: groups(model) for model in ("tgcn", "wd_gcn", "evolvegcn_o", "evolvegcn_h")},
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_static_graphs_and_snapshots_are_captured(name, monkeypatch):
+    """What stays where it is needs no padding: a whole graph is one stage, and each group of snapshots another."""
+
+    def fitted_with(capture):
+        def make():
+            data, task = GRAPHS[name]()
+            task.optimization = replace(task.optimization, capture=capture)
+            return data, task
+
+        monkeypatch.setitem(FITS, "captured", (make, lambda **_: "auto"))
+        return fitted("captured", "cpu", epochs=4)
+
+    with capturing_on_the_cpu() as made:
+        plain = fitted_with("off")
+        assert not made
+        captured = fitted_with("auto")
+    # A graph in training and in validation; of 6 groups that are trained and 3 that are validated each once.
+    assert len(made) == (2 if name.startswith("g") else 9)
+    torch.testing.assert_close(plain["losses"], captured["losses"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(plain["weights"], captured["weights"], rtol=1e-5, atol=1e-6)
+    assert plain["figures"] == pytest.approx(captured["figures"])
