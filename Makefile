@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 DOCS_INSTALLED := .venv/.docs-installed
 
-.PHONY: quickstart test test-full loops lint bench scale docs clean
+.PHONY: quickstart test test-full loops lint bench bench-gpu scale docs clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/lightning-tgnn fit --config recipes/quickstart.yaml
@@ -36,6 +36,10 @@ lint: $(INSTALLED)
 
 bench: $(BENCH_INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --override-ini addopts= --benchmark-disable-gc -s
+
+# On a machine with a GPU, in the Python at hand (PYTHON=...): under six minutes.
+bench-gpu:
+	$(PYTHON) -m tests.benchmarks.gpu
 
 # 191 million events and 100 million edges: half an hour, 16 GiB of memory and 60 GB of disk.
 scale: $(INSTALLED)

@@ -1,4 +1,7 @@
-"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE DEVICE PRECISION EMBED_AT."""
+"""Our TGN through Lightning's Trainer, in rounds: ours_tgn.py SOURCE BATCH_SIZE DEVICE PRECISION EMBED_AT [CAPTURE].
+
+Without CAPTURE the stages are timed, which are then not captured.
+"""
 
 import sys
 import time
@@ -55,17 +58,23 @@ class Rounds(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         before = self.turns.round
-        trainer.should_stop = not self.turns.step(len(batch), stages=dict(module.seconds))
+        seconds = getattr(module, "seconds", {})
+        trainer.should_stop = not self.turns.step(len(batch), stages=dict(seconds))
         if self.turns.round > before:
-            module.seconds.clear()
+            seconds.clear()
 
 
-def main(source, batch_size, device, precision, embed_at):
-    pl.seed_everything(0, verbose=False)
+def with_features(source):
+    """Return a stream with the 172 random features that all contestants have."""
     stream = read_events(source)
     features = np.random.default_rng(0).standard_normal((len(stream), 172), dtype=np.float32)
     columns = (stream.src.numpy(), stream.dst.numpy(), stream.time.numpy())
-    store = EventStore.from_arrays(*columns, edge_features=features)
+    return EventStore.from_arrays(*columns, edge_features=features)
+
+
+def main(source, batch_size, device, precision, embed_at, capture=None):
+    pl.seed_everything(0, verbose=False)
+    store = with_features(source)
     past = {"event": "time", "batch": "batch"}[embed_at]
     data = TemporalDataModule(store, batch_size=int(batch_size), past=past, embed_at=embed_at)
     trainer = pl.Trainer(
@@ -80,7 +89,8 @@ def main(source, batch_size, device, precision, embed_at):
         enable_model_summary=False,
         callbacks=[Rounds()],
     )
-    trainer.fit(TimedLinkPrediction("tgn"), datamodule=data)
+    task = TimedLinkPrediction("tgn") if capture is None else LinkPrediction("tgn", capture=capture)
+    trainer.fit(task, datamodule=data)
 
 
 if __name__ == "__main__":
