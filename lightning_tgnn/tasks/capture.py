@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -31,9 +32,25 @@ if TYPE_CHECKING:
     from lightning_tgnn.tasks.task import Task
 
 _Answer = TypeVar("_Answer")
-Stage = Callable[..., Any]
+Outputs = Tensor | tuple[Tensor, ...]
+Stage = Callable[..., Outputs]
 Holds = Callable[[], object]
-MAKERS: dict[str, Callable[..., Stage]] = {"cuda": torch.cuda.make_graphed_callables}
+
+
+def graphed(run: Stage, args: tuple[Tensor, ...], *, allow_unused_input: bool) -> Stage:
+    """Return what `torch.cuda.make_graphed_callables` does, while threads that make batches pin memory.
+
+    By default CUDA breaks a recording off where another thread does what the recording one may not.
+    """
+    before = torch.cuda.graph
+    torch.cuda.graph = partial(before, capture_error_mode="thread_local")  # type: ignore[assignment, misc]
+    try:
+        return cast(Stage, torch.cuda.make_graphed_callables(run, args, allow_unused_input=allow_unused_input))
+    finally:
+        torch.cuda.graph = before  # type: ignore[misc]
+
+
+MAKERS: dict[str, Callable[..., Stage]] = {"cuda": graphed}
 """What records a stage, by type of device; elsewhere none is captured."""
 _MOST_STAGES = 256
 
@@ -67,8 +84,8 @@ class StageCapture:
         return CapturedOrder(self, order)
 
     def whole(
-        self, name: str, key: Hashable, task: Task, run: Stage, *counters: int, holds: Callable[[], object]
-    ) -> Any:
+        self, name: str, key: Hashable, task: Task, run: Callable[..., _Answer], *counters: int, holds: Holds
+    ) -> _Answer:
         """Return what a function of a task's weights and of numbers computes of data that stays where it is.
 
         Args:
@@ -85,13 +102,14 @@ class StageCapture:
                 name,
                 key,
                 task,
-                run,
+                cast(Stage, run),
                 lambda: [torch.zeros(1, dtype=torch.int64, device=device) for _ in counters],
                 holds=holds,
             )
         if stage is None:
             return run(*counters)
-        return _lasting(stage(*(torch.full((1,), counter, device=device) for counter in counters)))
+        made = _lasting(stage(*(torch.full((1,), counter, device=device) for counter in counters)))
+        return cast(_Answer, made)
 
     def _is_ready(self, task: Task) -> bool:
         if task.captures and self._refused is None:
@@ -179,19 +197,25 @@ class Recorded:
         """Record a stage.
 
         Raises:
-            RuntimeError: It waits for the device, or does what no graph can hold.
+            RuntimeError: The stage waits for the device, or does what no graph can hold.
         """
-        count = len(inputs)
-        with _same_random_states(device):
+        count, kind = len(inputs), device.type
+        # Of a step the forward pass alone is in half precision; here the backward pass is recorded with it.
+        is_half, half = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+
+        def stage(*given: Tensor) -> Outputs:
+            with torch.autocast(kind, half, is_half, cache_enabled=False):
+                return run(*given[:count])
+
+        with _same_random_states(device), torch.autocast(kind, enabled=False):
             with torch.no_grad():
-                run(*inputs)  # what it keeps is there from here on
+                stage(*inputs)  # what it keeps is there from here on
             with _without_waiting(device):
-                trained = _trained_by(run, inputs, weights)
-            make = MAKERS[device.type]
-            made = make(lambda *given: run(*given[:count]), (*inputs, *trained), allow_unused_input=True)
+                trained = _trained_by(stage, inputs, weights)
+            made = MAKERS[kind](stage, (*inputs, *trained), allow_unused_input=True)
         return cls(made, inputs, trained, holds and holds())
 
-    def __call__(self, *given: Tensor) -> Any:
+    def __call__(self, *given: Tensor) -> Outputs:
         """Replay it on tensors, whose first dimension may be shorter than the static one."""
         inputs = []
         for tensor, static in zip(given, self._inputs, strict=True):
@@ -236,18 +260,18 @@ class CapturedOrder:
             assert isinstance(task.state_store, LocalStateStore)
             answer = step(batch.padded.data)
             own.has_committed, task.state_store.position = True, batch.shared.position
-            return _lasting(answer)
+            return cast(_Answer, _lasting(answer))
         replaying = ReplayedStages(self._capture, own, batch)
         return self._order(cast(NodeStateTask[_Answer], replaying), batch)
 
     def _whole_step(self, task: MemoryTask[Any], batch: EventBatch) -> Recorded | None:
         """Return all stages of a training step as one, from the batch to the answer, with what it reads and writes."""
-        own, store, padded = cast("NodeStateTask[Any]", task), task.state_store, batch.padded
+        own, store, padded = cast(NodeStateTask[Outputs], task), task.state_store, batch.padded
         assert isinstance(store, LocalStateStore)
         assert padded is not None
         form = padded.form
 
-        def run(data: Tensor) -> Any:
+        def run(data: Tensor) -> Outputs:
             piece = PaddedBatch(data, form)
             whole, (_, written, sent) = EventBatch.of_padded(piece), piece.scalars()
             updated = own.apply_mail(store.fetch(whole.nodes).wait())
@@ -272,13 +296,13 @@ class ReplayedStages:
     def __init__(self, capture: StageCapture, task: MemoryTask[Any], batch: EventBatch) -> None:
         assert batch.padded is not None
         self._capture = capture
-        self._task: Any = task
+        self._own, self._task = task, cast(NodeStateTask[Outputs], task)
         self._form = batch.padded.form
         self._size = self._form.rows("nodes")
         self._piece = capture.piece(batch)
         self._applied = 0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._task, name)
 
     def apply_mail(self, rows: StateRows) -> UpdatedRows:
@@ -309,10 +333,10 @@ class ReplayedStages:
         )
         if stage is None:
             return task.embed(updated, batch)
-        embeddings = stage(self._piece, *updated)
+        embeddings = cast(Tensor, stage(self._piece, *updated))
         return embeddings if task.stages.on_embedded is None else embeddings.clone()  # which may keep them
 
-    def score(self, embeddings: Tensor, batch: EventBatch) -> Any:
+    def score(self, embeddings: Tensor, batch: EventBatch) -> Outputs:
         """Return what the task makes of the embeddings."""
         task = self._task
         stage = self._stage(
@@ -328,14 +352,15 @@ class ReplayedStages:
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""
         task, written = self._task, batch.num_written
-        stage, model = None, task.model
+        stage, model = None, self._own.model
+        assert model is not None
         if _are_ours(task, "make_mails") and type(model).make_mails is MemoryModel.make_mails:
             ends = UpdatedRows(*(table[:written].detach() for table in updated))
             stage = self._stage(
                 "make_mails",
                 self._form,
                 lambda data, *rows: model.mails_of(UpdatedRows(*rows), self._static_batch(data)),
-                lambda: [self._piece, *(_static(table, dict(self._form.counts)["num_written"]) for table in ends)],
+                lambda: [self._piece, *(_static(table, self._form.num_written) for table in ends)],
             )
         if stage is None:
             return task.make_mails(updated, batch)
@@ -344,7 +369,7 @@ class ReplayedStages:
         return model.update_with((mails[:sent], time[:sent], event[:sent]), updated, batch)
 
     def _stage(self, name: str, key: Hashable, run: Stage, shapes: Callable[[], Sequence[Tensor]]) -> Recorded | None:
-        return self._capture.stage(name, key, self._task, run, shapes)
+        return self._capture.stage(name, key, self._own, run, shapes)
 
     def _static_batch(self, data: Tensor) -> EventBatch:
         return EventBatch.of_padded(PaddedBatch(data, self._form))
@@ -368,7 +393,7 @@ def _are_ours(task: object, *names: str) -> bool:
     return all(getattr(type(task), name).__module__.startswith(f"{__package__}.") for name in names)
 
 
-def _lasting(answer: Any) -> Any:
+def _lasting(answer: Outputs) -> Outputs:
     """Return copies of what was replayed: metrics keep an answer, and the next replay overwrites it."""
     return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
 

@@ -339,10 +339,8 @@ class Task(Module):
 
     @property
     def captures(self) -> bool:
-        """Whether stages are captured, on the device of the Trainer."""
-        trainer = trainer_of(self)
-        device = self.device if trainer is None else trainer.strategy.root_device
-        return self.optimization.capture != "off" and device.type in MAKERS
+        """Whether stages are captured, on the device where the weights are."""
+        return self.optimization.capture != "off" and self.device.type in MAKERS
 
     def on_train_epoch_end(self) -> None:
         """Refuse a weight that is not finite, of the last batches, too.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,26 +40,30 @@ class Place:
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
+def places_of(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[Place, ...]:
+    """Return where tensors lie, each given by its name, type and shape, one behind the other."""
+    places: list[Place] = []
+    for name, dtype, shape in tensors:
+        behind = places[-1].stop if places else 0
+        places.append(Place(name, dtype, shape, behind + -behind % _ALIGNMENT))
+    return tuple(places)
+
+
 @dataclass(frozen=True)
 class BatchForm:
     """The sizes of a padded batch, and where its tensors lie: equal for batches that a captured stage can read.
 
     Attributes:
         places: Of its tensors.
-        counts: Names and values of the fields that are no tensors.
+        num_written: Room for distinct sources and destinations.
+        num_roots: Room for distinct roots.
+        sampled_roots: As in `EventBatch`.
     """
 
     places: tuple[Place, ...]
-    counts: tuple[tuple[str, Any], ...]
-
-    @classmethod
-    def of(cls, tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]], **counts: Any) -> BatchForm:
-        """Return the form that has room for tensors, each given by its name, type and shape, and holds other fields."""
-        places: list[Place] = []
-        for name, dtype, shape in tensors:
-            behind = places[-1].stop if places else 0
-            places.append(Place(name, dtype, shape, behind + -behind % _ALIGNMENT))
-        return cls(tuple(places), tuple(counts.items()))
+    num_written: int
+    num_roots: int
+    sampled_roots: Literal["none", "events", "all"] | None
 
     @property
     def num_bytes(self) -> int:

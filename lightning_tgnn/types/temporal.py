@@ -270,7 +270,13 @@ class EventBatch(TensorFields):
         """Return the batch whose tensors a padded batch holds, with all their rows; it has no place in the stream."""
         tensors: dict[str, Any] = dict(padded.tensors())
         began, _, _ = (tensors.pop(name) for name in SCALARS)
-        return cls(**tensors, **dict(padded.form.counts), shared=SharedBatch(first=0, position=0, began=began))
+        return cls(
+            **tensors,
+            num_written=padded.form.num_written,
+            num_roots=padded.form.num_roots,
+            sampled_roots=padded.form.sampled_roots,
+            shared=SharedBatch(first=0, position=0, began=began),
+        )
 
     def __len__(self) -> int:
         return self.events.numel()

@@ -60,6 +60,7 @@ def blad_sharing(parallel_devices):
     return blad(2, parallel_devices=parallel_devices[:1] if parallel_devices[0].type == "cuda" else parallel_devices)
 
 
+CAPTURED = {"capture": "auto"}  # on a GPU only
 # What is trained, and by what.
 FITS = {
     "sven, tgn": (events(), lambda **given: SvenStrategy(partition="interval", **given)),
@@ -68,25 +69,38 @@ FITS = {
     "sven, in order": (events(), lambda **given: SvenStrategy(staleness=0, fetch_ahead=False, **given)),
     "sven, micro-batches": (events(), lambda **given: SvenStrategy(micro_batches=3, row_cache_mb=0, **given)),
     "sven, by destination": (events(), lambda **given: SvenStrategy(split_batch="destination", **given)),
+    "sven, captured": (events(**CAPTURED), lambda **given: SvenStrategy(partition="interval", **given)),
     "sven, bfloat16": (events(), lambda **given: SvenStrategy(gradient_compression="bfloat16", **given)),
     "sven, int8": (events(), lambda **given: SvenStrategy(gradient_compression="int8", **given)),
     "depcache, tgn": (events(), lambda **given: DepCacheStrategy(**given)),
     "depcache, apan": (events("apan"), lambda **given: DepCacheStrategy(**given)),
+    "depcache, captured": (events(**CAPTURED), lambda **given: DepCacheStrategy(**given)),
     "depcomm, tgn": (events(), lambda **given: DepCommStrategy(partition="interval", **given)),
     "auto-state, tgn": (events(), lambda **given: AutoStateStrategy(**given)),
     "pipetgl, tgn": (events(), lambda **given: PipeTGLStrategy(**given)),
     "pipetgl, jodie": (events("jodie"), lambda **given: PipeTGLStrategy(**given)),
     "disttgl, mini-batch": (events(), lambda **given: DistTGLStrategy(minibatch="auto", **given)),
+    "pipetgl, captured": (events(**CAPTURED), lambda **given: PipeTGLStrategy(**given)),
+    "disttgl, captured": (events(**CAPTURED), lambda **given: DistTGLStrategy(minibatch="auto", **given)),
     "disttgl, sharded": (events(), lambda **given: DistTGLStrategy(minibatch="auto", store="sharded", **given)),
     **{f"blad, {model}": (groups(model), blad) for model in ("tgcn", "wd_gcn", "evolvegcn_o", "evolvegcn_h")},
     "blad, two streams": (groups("tgcn"), lambda **given: blad(streams=2, **given)),
     "snapshot_partition": (groups("tgcn"), lambda **given: SnapshotPartitionStrategy(**given)),
     "vertex_partition": (groups("tgcn"), lambda **given: VertexPartitionStrategy(**given)),
     "cdfgnn, gcn": (whole_graph("gcn"), lambda **given: CDFGNNStrategy(cache=False, bits=None, **given)),
+    "cdfgnn, captured": (
+        whole_graph("gcn", dropout=0.5, **CAPTURED),
+        lambda **given: CDFGNNStrategy(cache=False, bits=None, **given),
+    ),
     "cdfgnn, gat": (whole_graph("gat"), lambda **given: CDFGNNStrategy(cache=False, bits=None, **given)),
     "cdfgnn, cached": (whole_graph("gcn"), lambda **given: CDFGNNStrategy(threshold=0.0, bits=8, **given)),
 }
-ALONE = {"memory": (events(), lambda **_: "auto"), "snapshots": (groups("tgcn"), lambda **_: "auto")}
+ALONE = {
+    "memory": (events(), lambda **_: "auto"),
+    "snapshots": (groups("tgcn"), lambda **_: "auto"),
+    **{f"captured, {model}": (events(model, **CAPTURED), lambda **_: "auto") for model in ("tgn", "jodie", "apan")},
+    **{f"captured, {model}": (groups(model, **CAPTURED), lambda **_: "auto") for model in ("tgcn", "evolvegcn_h")},
+}
 # A batch of an epoch or of a copy of the node state each: there are no such plans of one rank.
 SEVERAL = {
     "disttgl, epoch": (events(), lambda **given: DistTGLStrategy(epoch=2, **given)),

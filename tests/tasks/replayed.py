@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lightning_tgnn.tasks import capture
 
 
-def replayed(run, args, allow_unused_input=False):
+def replayed(run, args, *, allow_unused_input):
     """Return a stage that reads static inputs and leaves static outputs and gradients."""
     records = torch.is_grad_enabled()
     outputs, form = tree_flatten(run(*args))
@@ -61,9 +61,9 @@ def capturing_on_the_cpu():
     """Capture stages where there is no GPU; yields the list of what has been made."""
     made = []
 
-    def make(run, args, allow_unused_input=False):
+    def make(run, args, *, allow_unused_input):
         made.append(args)
-        return replayed(run, args, allow_unused_input)
+        return replayed(run, args, allow_unused_input=allow_unused_input)
 
     capture.MAKERS["cpu"] = make
     try:

@@ -4,15 +4,18 @@ import contextlib
 from dataclasses import replace
 from functools import partial
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelPruning
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, TimelineMonitor
 from lightning_tgnn.data.batches import padding
 from lightning_tgnn.strategies import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.tasks import capture
+from lightning_tgnn.tasks.fit_guard import FitGuard
+from lightning_tgnn.types import late
 from tests.cuda.fits import FITS, fitted, groups, whole_graph
 from tests.multiprocess.training import Plain, PlainDescent, build, fit
 from tests.tasks.own_parts import GatedMessage, MeanModel
@@ -215,6 +218,50 @@ def test_no_stage_of_the_models_waits(model, caplog):
     assert made >= 5
     assert "uncaptured" not in caplog.text
     check_same(plain, captured)
+
+
+class Watching(Callback):
+    """Refuses what waits from a step on, in all that a step does but the making of its batch."""
+
+    def __init__(self, first):
+        self.first, self.watched, self._mode = first, 0, None
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step >= self.first:
+            self._mode = Waits()
+            self._mode.__enter__()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode, self.watched = None, self.watched + 1
+
+
+@pytest.mark.parametrize("captured", ["auto", "off"])
+@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+def test_twenty_steps_wait_for_nothing(model, captured, monkeypatch):
+    monkeypatch.setattr(late, "_AT_ONCE", set())
+    # What is read late is on the host by then.
+    monkeypatch.setattr(FitGuard, "check_unread", _disable_current_modes_in(FitGuard.check_unread))
+    watching = Watching(first=2)
+    with capturing_on_the_cpu():
+        data, task = build(model, 6, Adam, capture=captured)
+        fit_quietly(data, task, watching)
+    assert watching.watched == 20
+
+
+def _disable_current_modes_in(function):
+    def without(*arguments):
+        with _disable_current_modes():
+            return function(*arguments)
+
+    return without
+
+
+def fit_quietly(data, task, *callbacks):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = pl.Trainer(accelerator="cpu", max_steps=22, limit_val_batches=0, callbacks=list(callbacks), **quiet)
+    trainer.fit(task, datamodule=data)
 
 
 OWN = {

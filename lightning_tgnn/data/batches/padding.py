@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.types import BatchForm, EventBatch, PaddedBatch
-from lightning_tgnn.types.padded_batch import SCALARS
+from lightning_tgnn.types.padded_batch import SCALARS, places_of
 
 MOST_SIZES = 4
 _OF_ROOTS = ("root_index", "neighbor_index", "neighbor_time", "neighbor_mask", "neighbor_edge")
@@ -121,8 +121,8 @@ def padded(batch: EventBatch, room: Sizes, *, pins: bool = False) -> PaddedBatch
         rows |= {name: room.embedded for name in _OF_ROOTS if len(tensors[name]) == len(batch.root_index)}
     counts = torch.tensor([batch.num_written, len(batch.mail_nodes)])
     tensors |= dict(zip(SCALARS, (batch.shared.began, *counts), strict=True))
-    form = BatchForm.of(
-        ((name, value.dtype, _with_rows(value, rows.get(name))) for name, value in tensors.items()),
+    form = BatchForm(
+        places_of((name, value.dtype, _with_rows(value, rows.get(name))) for name, value in tensors.items()),
         num_written=min(room.written, room.nodes),
         num_roots=min(room.roots, room.nodes),
         sampled_roots=batch.sampled_roots,
