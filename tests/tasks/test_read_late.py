@@ -17,6 +17,7 @@ from lightning_tgnn.metrics import (
     MeanReciprocalRank,
 )
 from lightning_tgnn.state import LocalStateStore
+from lightning_tgnn.state.nodes import local
 from lightning_tgnn.types import StateSpec, StateUpdate, late
 from tests.multiprocess.training import build, fit
 from tests.tasks.test_capture import Waits
@@ -121,7 +122,8 @@ def test_all_metrics_of_links_wait_for_nothing():
 
 @pytest.mark.usefixtures("behind")
 @pytest.mark.parametrize("seed", range(5))
-def test_snapshots_keep_old_rows_without_asking_which(seed):
+def test_snapshots_keep_old_rows_without_asking_which(seed, monkeypatch):
+    monkeypatch.setattr(local, "_MOST_REPEATED", 24)
     spec = StateSpec(12, 3, 4, 2, own_half=False)
     store, rng = LocalStateStore(spec), torch.Generator().manual_seed(seed)
 

@@ -22,6 +22,9 @@ from lightning_tgnn.types import (
     runs_behind,
 )
 
+_MOST_REPEATED = 1 << 14
+"""Rows that a snapshot may keep where it does not ask which nodes have been written to before."""
+
 
 class _Fetched:
     """A fetch that is complete."""
@@ -280,11 +283,11 @@ class OldRows:
             (nodes, StateRows(**{name: table.index_select(0, nodes) for name, table in _tables(rows).items()}))
         )
         self._rows += len(nodes)
-        if self._rows > 2 * len(self._is_kept):
+        if self._rows > max(2 * len(self._is_kept), _MOST_REPEATED):
             self._keep_first()
 
     def _keep_first(self) -> None:
-        """Forget rows of nodes of which earlier ones are kept, before they are as many as all nodes twice."""
+        """Forget rows of nodes of which earlier ones are kept, of which there may be as many as of all nodes twice."""
         nodes = torch.cat([kept for kept, _ in self._kept])
         tables = [torch.cat(parts) for parts in zip(*(vars(rows).values() for _, rows in self._kept), strict=True)]
         first = first_positions(nodes)
