@@ -171,12 +171,12 @@ class _AveragePrecisionOfSome(LinkAveragePrecision):
     def update(self, positive: Tensor, negatives: Tensor, picked: Tensor) -> None:  # type: ignore[override]
         """Add a batch, of which the events ``picked`` (bool [B]) count."""
         super().update(positive, negatives)
-        self.picked.append(picked)
+        self.picked.append(picked.float())  # as in the empty state of a rank without events
 
     def _scores_and_target(self) -> tuple[Tensor, Tensor]:
         scores, target = super()._scores_and_target()
-        nothing = torch.empty(0, dtype=torch.bool, device=self.device)
-        picked = (dim_zero_cat(self.picked) if len(self.picked) else nothing).bool().repeat(2)
+        picked = dim_zero_cat(self.picked) if len(self.picked) else torch.empty(0, device=self.device)
+        picked = picked.bool().repeat(2)
         return scores[picked], target[picked]
 
 
