@@ -1,8 +1,8 @@
 """Stages of a task as CUDA graphs: recorded once for each size of batch, then replayed with one launch each way.
 
-A stage that is captured is pure: from the rows of a batch and the batch itself to tensors. Reading and writing node
-state stay outside, so that every order of stages and every store works with captured stages as it is. What a stage
-reads has the sizes of a padded batch; what comes out is cut to the rows that there are.
+A training step of one process is captured as a whole. Elsewhere each stage is captured for itself, and reading and
+writing node state stay outside, so that every order of stages and every store works with captured stages as it is. What
+is captured reads a padded batch; what comes out is cut to the rows that there are.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def graphed(run: Stage, args: tuple[Tensor, ...], *, allow_unused_input: bool) -
 
 MAKERS: dict[str, Callable[..., Stage]] = {"cuda": graphed}
 """What records a stage, by type of device; elsewhere none is captured."""
-_MOST_STAGES = 256
+_MOST_STAGES = 256  # of a run; each has memory of its own
 
 
 class StageCapture:
@@ -73,7 +73,7 @@ class StageCapture:
         return vars(StageCapture())  # what is recorded is of this process
 
     def forget(self) -> None:
-        """Give back what is recorded, and look at the weights anew: before and after each run of a Trainer."""
+        """Give back what is recorded."""
         vars(self).update(vars(StageCapture()))
 
     def order(self, task: MemoryTask[Any], batch: EventBatch) -> StageOrder:

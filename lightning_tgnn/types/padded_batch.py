@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -33,6 +35,11 @@ class Place:
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Its strides, in elements."""
+        return tuple(prod(self.shape[dim + 1 :]) for dim in range(len(self.shape)))
 
     @property
     def stop(self) -> int:
@@ -67,8 +74,8 @@ class BatchForm:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the piece."""
-        return self.places[-1].stop
+        """Bytes of the piece, which any of the types divides."""
+        return -(-self.places[-1].stop // _ALIGNMENT) * _ALIGNMENT
 
     def rows(self, name: str) -> int:
         """Return how many rows a field has."""
@@ -87,10 +94,17 @@ class PaddedBatch(TensorFields):
     data: Tensor
     form: BatchForm
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by field, each where it lies in ``data``."""
+    def tensors(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({})) -> dict[str, Tensor]:
+        """Return the tensors by field, each where it lies in ``data``.
+
+        Args:
+            shapes: Of those of which only the first rows are wanted.
+        """
+        typed = {dtype: self.data.view(dtype) for dtype in {place.dtype for place in self.form.places}}
         return {
-            place.name: self.data[place.offset : place.stop].view(place.dtype).view(place.shape)
+            place.name: typed[place.dtype].as_strided(
+                shapes.get(place.name, place.shape), place.strides, place.offset // place.dtype.itemsize
+            )
             for place in self.form.places
         }
 

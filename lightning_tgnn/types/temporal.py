@@ -299,9 +299,9 @@ class EventBatch(TensorFields):
         """Return this batch with its tensors where a padded batch, which holds the same, has them."""
         if padded is self.padded:
             return self
-        tensors = padded.tensors()
-        began, _, _ = (tensors.pop(name) for name in SCALARS)
-        own: dict[str, Any] = {name: _first_rows(tensor, getattr(self, name)) for name, tensor in tensors.items()}
+        shapes = {name: value.shape for name, value in vars(self).items() if isinstance(value, Tensor)}
+        own: dict[str, Any] = dict(padded.tensors(shapes))
+        began, _, _ = (own.pop(name) for name in SCALARS)
         return replace(self, **own, shared=replace(self.shared, began=began), padded=padded)
 
     def _with_shared(self, shared: SharedBatch) -> EventBatch:
@@ -336,11 +336,6 @@ class EventBatch(TensorFields):
         if self.embeds_once:
             return self.shared.began.expand(len(self.root_index))
         return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
-
-
-def _first_rows(table: Tensor, like: Tensor) -> Tensor:
-    """Return the rows of a table that another one has; an empty one where that has other columns."""
-    return table[: len(like)] if table.shape[1:] == like.shape[1:] else table.new_empty(like.shape)
 
 
 class RootBatch(Protocol):
