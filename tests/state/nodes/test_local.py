@@ -1,5 +1,10 @@
+import copy
+import pickle
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.state import LocalStateStore
@@ -10,10 +15,10 @@ SPEC = StateSpec(num_nodes=4, memory_dim=2, mail_dim=3, mailbox_size=2, own_half
 
 def update(nodes, mail_nodes, value, position=1):
     return StateUpdate(
-        nodes=torch.tensor(nodes),
+        nodes=torch.tensor(nodes, dtype=torch.int64),
         memory=torch.full((len(nodes), 2), float(value)),
         memory_time=torch.full((len(nodes),), float(value), dtype=torch.float64),
-        mail_nodes=torch.tensor(mail_nodes),
+        mail_nodes=torch.tensor(mail_nodes, dtype=torch.int64),
         mails=torch.full((len(mail_nodes), 3), float(value)),
         mail_time=torch.full((len(mail_nodes),), float(value), dtype=torch.float64),
         mail_event=torch.full((len(mail_nodes),), int(value)),
@@ -88,3 +93,34 @@ def test_state_of_another_graph_is_refused():
     store = LocalStateStore(StateSpec(num_nodes=5, memory_dim=2, mail_dim=3, mailbox_size=2, own_half=False))
     with pytest.raises(CheckpointError, match=r"node state must be of .*'num_nodes': 5.* got .*'num_nodes': 4"):
         store.load_state_dict(LocalStateStore(SPEC).state_dict())
+
+
+@given(st.lists(st.tuples(st.permutations(range(4)), st.integers(0, 4), st.permutations(range(4)), st.integers(0, 4))))
+def test_the_first_rows_of_an_update_are_written_without_asking_how_many(steps):
+    ours, theirs = LocalStateStore(SPEC), LocalStateStore(SPEC)
+    for number, (nodes, written, mailed, sent) in enumerate(steps, 1):
+        ours.commit_first(update(nodes, mailed, number), torch.tensor(written), torch.tensor(sent))
+        theirs.commit(update(nodes[:written], mailed[:sent], number))
+    check_same_rows(ours, theirs)
+    assert ours.position == 0
+
+
+def check_same_rows(ours, theirs):
+    for name, table in vars(theirs.rows).items():
+        assert torch.equal(table, getattr(ours.rows, name)), name
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
+def test_a_copy_with_a_spare_row_is_a_store_of_its_own(copied):
+    store, plain = LocalStateStore(SPEC), LocalStateStore(SPEC)
+    for one in (store, plain):
+        one.commit(update([2, 0], [1], 5.0))
+    spare = store.with_spare_row()
+    assert len(spare.memory) == SPEC.num_nodes + 1
+    assert store.with_spare_row() is spare
+    check_same_rows(store, plain)
+    other = copied(store)
+    other.commit_first(update([1, 3], [2], 7.0), torch.tensor(1), torch.tensor(1))
+    check_same_rows(store, plain)
+    plain.commit(update([1], [2], 7.0))
+    check_same_rows(other, plain)
