@@ -10,7 +10,15 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelPruning
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from lightning_tgnn import DynamicNodeClassification, EdgeClassification, LinkPrediction, TimelineMonitor
+from lightning_tgnn import (
+    DynamicNodeClassification,
+    EdgeClassification,
+    LinkPrediction,
+    NodeClassification,
+    TemporalDataModule,
+    TimelineMonitor,
+)
+from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data.batches import padding
 from lightning_tgnn.strategies import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
 from lightning_tgnn.tasks import capture
@@ -237,8 +245,7 @@ class Watching(Callback):
             self._mode, self.watched = None, self.watched + 1
 
 
-@pytest.mark.parametrize("captured", ["auto", "off"])
-@pytest.mark.parametrize("model", ["tgn", "jodie", "apan"])
+@pytest.mark.parametrize(("model", "captured"), [("tgn", "off"), ("tgn", "auto"), ("jodie", "auto"), ("apan", "auto")])
 def test_twenty_steps_wait_for_nothing(model, captured, monkeypatch):
     monkeypatch.setattr(late, "_AT_ONCE", set())
     # What is read late is on the host by then.
@@ -355,3 +362,16 @@ def test_static_graphs_and_snapshots_are_captured(name, monkeypatch):
     torch.testing.assert_close(plain["losses"], captured["losses"], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(plain["weights"], captured["weights"], rtol=1e-5, atol=1e-6)
     assert plain["figures"] == pytest.approx(captured["figures"])
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("capture", lambda: LinkPrediction(capture="on")),
+        ("capture", lambda: NodeClassification(capture=True)),
+        ("pad", lambda: TemporalDataModule(pad="on")),
+    ],
+)
+def test_other_choices_are_refused(name, make):
+    with pytest.raises(InvalidArgumentError, match=f"{name} must be one of .*'off'"):
+        make()
