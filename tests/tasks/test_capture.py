@@ -21,7 +21,7 @@ from lightning_tgnn import (
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.data.batches import padding
 from lightning_tgnn.strategies import DepCacheStrategy, DistTGLStrategy, PipeTGLStrategy, SvenStrategy
-from lightning_tgnn.tasks import capture
+from lightning_tgnn.tasks import LayerLinkPrediction, capture
 from lightning_tgnn.tasks.fit_guard import FitGuard
 from lightning_tgnn.types import late
 from tests.cuda.fits import FITS, fitted, groups, whole_graph
@@ -108,6 +108,24 @@ def test_it_changes_nothing(model, reads, task):
     past, embed_at = READS[reads]
     plain, captured, made = fits(model, steps=1, past=past, embed_at=embed_at, static_dim=3, **TASKS[task])
     assert made >= 5  # a step of training, and four stages of evaluation
+    check_same(plain, captured)
+
+
+class PyGLayer(Plain, LayerLinkPrediction):
+    """TGN's memory with a layer of PyG in the place of its attention."""
+
+    def __init__(self, model, dropout, mailbox_size, **options):
+        sizes = {"in_channels": 6, "out_channels": 3, "heads": 2, "edge_dim": 8}
+        super().__init__(model, sizes, **options)
+
+
+@pytest.mark.parametrize("reads", ["time", "once"])
+def test_it_changes_nothing_for_a_layer_of_pyg(reads):
+    pytest.importorskip("torch_geometric")
+    past, embed_at = READS[reads]
+    layer = "torch_geometric.nn.TransformerConv"
+    plain, captured, made = fits(layer, steps=1, task_class=PyGLayer, past=past, embed_at=embed_at)
+    assert made >= 5
     check_same(plain, captured)
 
 
