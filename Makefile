@@ -37,7 +37,7 @@ lint: $(INSTALLED)
 bench: $(BENCH_INSTALLED)
 	$(BIN)/python -m pytest tests/benchmarks --override-ini addopts= --benchmark-disable-gc -s
 
-# On a machine with a GPU, in the Python at hand (PYTHON=...): under six minutes.
+# On a machine with a GPU, by the Python at hand (PYTHON=...), which needs torch, lightning and torch-geometric.
 bench-gpu:
 	$(PYTHON) -m tests.benchmarks.gpu
 

@@ -7,7 +7,7 @@ import torchmetrics.functional.classification as exact
 from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int
-from lightning_tgnn.types import runs_behind
+from lightning_tgnn.types import is_asynchronous
 
 
 def reciprocal_rank(positive: Tensor, negatives: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def binary_auroc(scores: Tensor, target: Tensor) -> Tensor:
 def _higher_and_tied(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many negatives of every event score higher than its positive, and how many the same, [B] each.
 
-    On a device that computes behind the host, an event with a score that is NaN has NaN of both.
+    On an asynchronous device both are NaN for an event with a NaN score.
     """
     check_floating("positive", positive)
     check_floating("negatives", negatives)
@@ -129,7 +129,7 @@ def _higher_and_tied(positive: Tensor, negatives: Tensor) -> tuple[Tensor, Tenso
         cure = "give a row of at least one negative per event"
         raise InvalidArgumentError("positive and negatives", "of shape [B] and [B, Q]", received, cure)
     higher, tied = (negatives > positive[:, None]).sum(dim=1), (negatives == positive[:, None]).sum(dim=1)
-    if runs_behind(positive):
+    if is_asynchronous(positive):
         broken = positive.isnan() | negatives.isnan().any(1)
         return higher.float().masked_fill(broken, torch.nan), tied.float().masked_fill(broken, torch.nan)
     check_scores("positive", positive)

@@ -18,7 +18,7 @@ from lightning_tgnn.metrics.functional import (
     hits_at_k,
     reciprocal_rank,
 )
-from lightning_tgnn.types import runs_behind
+from lightning_tgnn.types import is_asynchronous
 
 CANDIDATES_OF_HITS = 20
 
@@ -131,7 +131,7 @@ class _OverAllScores(Metric):
             cure = "give one negative per event, for example negatives[:, :1]"
             raise InvalidArgumentError("positive and negatives", "[B] and [B] or [B, 1]", received, cure)
         for name, scores in (("positive", positive), ("negatives", negatives)):
-            if runs_behind(scores):  # `compute` looks at all of them
+            if is_asynchronous(scores):  # `compute` looks at all of them
                 check_floating(name, scores)
             else:
                 check_scores(name, scores)
@@ -160,7 +160,7 @@ class LinkAveragePrecision(_OverAllScores):
 
 
 class _AveragePrecisionOfSome(LinkAveragePrecision):
-    """Average precision over some of the events, which are picked out in the end: how many a GPU would have to say."""
+    """Average precision over some of the events, selected in `compute`: in a batch a GPU would wait."""
 
     picked: list[Tensor]
 

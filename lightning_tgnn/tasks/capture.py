@@ -38,9 +38,9 @@ Holds = Callable[[], object]
 
 
 def graphed(run: Stage, args: tuple[Tensor, ...], *, allow_unused_input: bool) -> Stage:
-    """Return what `torch.cuda.make_graphed_callables` does, while threads that make batches pin memory.
+    """Record by `torch.cuda.make_graphed_callables`, while another thread makes batches and pins their memory.
 
-    By default CUDA breaks a recording off where another thread does what the recording one may not.
+    By default CUDA invalidates a capture when any thread allocates memory; here only the capturing thread must not.
     """
     before = torch.cuda.graph
     torch.cuda.graph = partial(before, capture_error_mode="thread_local")  # type: ignore[assignment, misc]
@@ -50,21 +50,21 @@ def graphed(run: Stage, args: tuple[Tensor, ...], *, allow_unused_input: bool) -
         torch.cuda.graph = before  # type: ignore[misc]
 
 
-MAKERS: dict[str, Callable[..., Stage]] = {"cuda": graphed}
-"""What records a stage, by type of device; elsewhere none is captured."""
-_MOST_STAGES = 256  # of a run; each has memory of its own
+RECORDERS: dict[str, Callable[..., Stage]] = {"cuda": graphed}
+"""The functions that record a stage, by type of device; on other devices none is captured."""
+_MOST_STAGES = 256  # in a run of a Trainer; each has memory of its own
 
 
 class StageCapture:
     """The captured stages of a task.
 
-    A stage that cannot be captured, because it waits for the GPU, say, runs as it does without capture, and the log
-    says why.
+    A stage that cannot be captured, for example because it synchronises with the GPU, runs as it does without capture,
+    and the log says why.
     """
 
     def __init__(self) -> None:
         self._stages: dict[Hashable, Recorded | None] = {}
-        self._pieces: dict[Hashable, Tensor] = {}
+        self._buffers: dict[Hashable, Tensor] = {}
         self._parameters: list[Parameter] = []
         self._refused: str | None = None  # None before it is known
         self._notices: set[str] = set()
@@ -73,7 +73,7 @@ class StageCapture:
         return vars(StageCapture())  # what is recorded is of this process
 
     def forget(self) -> None:
-        """Give back what is recorded."""
+        """Free the recordings."""
         vars(self).update(vars(StageCapture()))
 
     def order(self, task: MemoryTask[Any], batch: EventBatch) -> StageOrder:
@@ -86,15 +86,15 @@ class StageCapture:
     def whole(
         self, name: str, key: Hashable, task: Task, run: Callable[..., _Answer], *counters: int, holds: Holds
     ) -> _Answer:
-        """Return what a function of a task's weights and of numbers computes of data that stays where it is.
+        """Return the result of a function over data that no step moves or changes, replayed where it can be captured.
 
         Args:
-            name: Of the stage.
-            key: Says which data.
-            task: Whose weights.
-            run: Called with the numbers, or with tensors [1] of them.
-            *counters: The numbers.
-            holds: Returns the data, and what was made of it, which have to live as long as what is recorded.
+            name: The name of the stage.
+            key: Identifies the data.
+            task: The task whose weights the function reads.
+            run: The function, called with the counters: integers, or int64 tensors [1].
+            *counters: Integers that differ from step to step, such as a seed.
+            holds: Returns the data and all that was derived from it, to be kept alive with the recording.
         """
         device, stage = task.device, None
         if self._is_ready(task) and not task.stages.is_heard:
@@ -122,13 +122,13 @@ class StageCapture:
         """Look for the weights of the task anew, which takes longer than a stage: where an epoch begins or ends."""
         self._refused = None
 
-    def piece(self, batch: EventBatch) -> Tensor:
-        """Return where captured stages read a batch, uint8 [bytes], with the batch copied there."""
+    def buffer(self, batch: EventBatch) -> Tensor:
+        """Return the static buffer of a form of batch, uint8 [bytes], after the batch has been copied into it."""
         assert batch.padded is not None
-        if batch.padded.form not in self._pieces:
+        if batch.padded.form not in self._buffers:
             with torch.inference_mode(False):
-                self._pieces[batch.padded.form] = torch.zeros_like(batch.padded.data)
-        return self._pieces[batch.padded.form].copy_(batch.padded.data)
+                self._buffers[batch.padded.form] = torch.zeros_like(batch.padded.data)
+        return self._buffers[batch.padded.form].copy_(batch.padded.data)
 
     def stage(
         self,
@@ -143,11 +143,11 @@ class StageCapture:
 
         Args:
             name: The stage.
-            key: What its sizes depend on.
-            task: What is trained.
-            run: Computes the stage, of static inputs.
-            shapes: Returns the static inputs, of which the ones that a gradient is wanted for say so.
-            holds: Returns what has to live as long.
+            key: Identifies its sizes, or its data.
+            task: The task that is trained.
+            run: Computes the stage from its static inputs.
+            shapes: Returns the static inputs; those that need a gradient require it.
+            holds: Returns the objects to be kept alive with the recording.
         """
         weights, device = self._parameters, task.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -176,10 +176,10 @@ class Recorded:
     """A stage that has been recorded.
 
     Args:
-        made: Replays it, given its inputs and the weights that it trains.
+        made: Replays it, given its inputs and the trained weights.
         inputs: Where it reads, static.
-        trained: These weights.
-        holds: What has to live as long.
+        trained: The weights that it trains.
+        holds: Objects that are kept alive with it.
     """
 
     def __init__(self, made: Stage, inputs: Sequence[Tensor], trained: Sequence[Parameter], holds: object) -> None:
@@ -197,7 +197,7 @@ class Recorded:
         """Record a stage.
 
         Raises:
-            RuntimeError: The stage waits for the device, or does what no graph can hold.
+            RuntimeError: The stage synchronises with the device, or CUDA cannot capture an operation.
         """
         count, kind = len(inputs), device.type
         # Of a step the forward pass alone is in half precision; here the backward pass is recorded with it.
@@ -209,10 +209,10 @@ class Recorded:
 
         with _same_random_states(device), torch.autocast(kind, enabled=False):
             with torch.no_grad():
-                stage(*inputs)  # what it keeps is there from here on
+                stage(*inputs)  # fills the caches of the model
             with _without_waiting(device):
                 trained = _trained_by(stage, inputs, weights)
-            made = MAKERS[kind](stage, (*inputs, *trained), allow_unused_input=True)
+            made = RECORDERS[kind](stage, (*inputs, *trained), allow_unused_input=True)
         return cls(made, inputs, trained, holds and holds())
 
     def __call__(self, *given: Tensor) -> Outputs:
@@ -235,7 +235,7 @@ class Recorded:
         return made
 
     def _keep_gradients(self, gradient: Tensor) -> None:
-        """Put gradients that are accumulated elsewhere, before the next ones are replayed to where they may lie."""
+        """Copy accumulated gradients, which may alias the static ones that the next replay overwrites."""
         for weight in self._trained:
             if weight.grad is not None:
                 weight.grad = weight.grad.clone()
@@ -272,15 +272,15 @@ class CapturedOrder:
         form = padded.form
 
         def run(data: Tensor) -> Outputs:
-            piece = PaddedBatch(data, form)
-            whole, (_, written, sent) = EventBatch.of_padded(piece), piece.scalars()
+            padded_batch = PaddedBatch(data, form)
+            whole, (_, written, sent) = EventBatch.of_padded(padded_batch), padded_batch.scalars()
             updated = own.apply_mail(store.fetch(whole.nodes).wait())
             answer = own.score(own.embed(updated, whole), whole)
             store.commit_first(own.make_mails(updated, whole), written, sent)
             return answer
 
         # It is recorded on a batch that writes nothing.
-        key = form, store.with_spare_row().memory.data_ptr()
+        key = form, store.with_scratch_row().memory.data_ptr()
         return self._capture.stage("step", key, task, run, lambda: [torch.zeros_like(padded.data)])
 
 
@@ -299,7 +299,7 @@ class ReplayedStages:
         self._own, self._task = task, cast(NodeStateTask[Outputs], task)
         self._form = batch.padded.form
         self._size = self._form.rows("nodes")
-        self._piece = capture.piece(batch)
+        self._buffer = capture.buffer(batch)
         self._applied = 0
 
     def __getattr__(self, name: str) -> object:
@@ -329,11 +329,11 @@ class ReplayedStages:
             "embed",
             self._form,
             lambda data, *rows: task.embed(UpdatedRows(*rows), self._static_batch(data)),
-            lambda: [self._piece, *(_static(table, self._size) for table in updated)],
+            lambda: [self._buffer, *(_static(table, self._size) for table in updated)],
         )
         if stage is None:
             return task.embed(updated, batch)
-        embeddings = cast(Tensor, stage(self._piece, *updated))
+        embeddings = cast(Tensor, stage(self._buffer, *updated))
         return embeddings if task.stages.on_embedded is None else embeddings.clone()  # which may keep them
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> Outputs:
@@ -343,11 +343,11 @@ class ReplayedStages:
             "score",
             self._form,
             lambda data, given: task.score(given, self._static_batch(data)),
-            lambda: [self._piece, _static(embeddings, len(embeddings))],
+            lambda: [self._buffer, _static(embeddings, len(embeddings))],
         )
         if stage is None:
             return task.score(embeddings, batch)
-        return _lasting(stage(self._piece, embeddings))
+        return _lasting(stage(self._buffer, embeddings))
 
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""
@@ -360,12 +360,12 @@ class ReplayedStages:
                 "make_mails",
                 self._form,
                 lambda data, *rows: model.mails_of(UpdatedRows(*rows), self._static_batch(data)),
-                lambda: [self._piece, *(_static(table, self._form.num_written) for table in ends)],
+                lambda: [self._buffer, *(_static(table, self._form.num_written) for table in ends)],
             )
         if stage is None:
             return task.make_mails(updated, batch)
         sent = len(batch.mail_nodes)
-        mails, time, event = stage(self._piece, *ends)
+        mails, time, event = stage(self._buffer, *ends)
         return model.update_with((mails[:sent], time[:sent], event[:sent]), updated, batch)
 
     def _stage(self, name: str, key: Hashable, run: Stage, shapes: Callable[[], Sequence[Tensor]]) -> Recorded | None:
@@ -394,7 +394,7 @@ def _are_ours(task: object, *names: str) -> bool:
 
 
 def _lasting(answer: Outputs) -> Outputs:
-    """Return copies of what was replayed: metrics keep an answer, and the next replay overwrites it."""
+    """Return copies of static outputs: metrics keep an answer, and the next replay overwrites it."""
     return answer.clone() if isinstance(answer, Tensor) else type(answer)(part.clone() for part in answer)
 
 
@@ -403,7 +403,7 @@ def _static(like: Tensor, rows: int) -> Tensor:
 
 
 def _trained_by(run: Stage, inputs: Sequence[Tensor], weights: Sequence[Parameter]) -> list[Parameter]:
-    """Return the weights that a stage gives a gradient; it must not wait for the device."""
+    """Return the weights for which a stage computes a gradient."""
     made = [output for output in tree_leaves(run(*inputs)) if output.requires_grad]
     trained = [weight for weight in weights if weight.requires_grad]
     if not made or not trained:
@@ -421,7 +421,7 @@ def _same_random_states(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _without_waiting(device: torch.device) -> Iterator[None]:
-    """Refuse what waits for the device."""
+    """Have operations raise that synchronise with the device."""
     if device.type != "cuda":
         yield
         return

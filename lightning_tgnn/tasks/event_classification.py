@@ -171,17 +171,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         if not isinstance(built_by, str):
             model_settings = {name: value for name, value in vars(config).items() if name != "dropout"}
             left_out = check_left_out(EventClassification, **model_settings, message=message)
-        training = TrainingOptions(
-            lr,
-            weight_decay,
-            optimizer,
-            lr_scheduler,
-            lr_scheduler_config,
-            param_groups,
-            lr_scaling,
-            detect_nan,
-            capture,
-        )
+        training = TrainingOptions.among(locals())
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.hidden_dim, self.class_weight = hidden_dim, class_weight

@@ -24,7 +24,7 @@ from lightning_tgnn.tasks.requirements import check_monitors
 from lightning_tgnn.tasks.restoring import plain_name
 from lightning_tgnn.tasks.training_options import check_same_optimizers, optimizer_settings, take_changed_options
 from lightning_tgnn.tasks.value_checks import check_finite, check_finite_step, check_weights
-from lightning_tgnn.types import LateNumber, runs_behind
+from lightning_tgnn.types import LateValue, is_asynchronous
 
 if TYPE_CHECKING:
     from lightning_tgnn.tasks.task import Task
@@ -174,7 +174,7 @@ class FitGuard:
         self._early_stops = EarlyStops()
         self._gradients: dict[str, Tensor] = {}
         self._loss: Tensor | None = None
-        self._unread: tuple[str, LateNumber] | None = None  # of the latest batch
+        self._unread: tuple[str, LateValue] | None = None  # of the latest batch
         self._backward_in: int | None = None  # batch, counted over all epochs
         self._until_look: int | None = None  # batches; None before the first look of a fit
         self._fault: NotFiniteError | None = None
@@ -242,7 +242,7 @@ class FitGuard:
     def after_backward(self, task: Task) -> None:
         """Refuse a loss that is not finite; in some batches weights and gradients, too.
 
-        The loss on a GPU, which computes behind the host, is looked at a batch later.
+        The loss on an asynchronous device is read a batch later.
 
         Raises:
             NotFiniteError: The loss, a weight or a gradient is NaN or infinite.
@@ -251,10 +251,10 @@ class FitGuard:
         if not task.detect_nan or loss is None:
             return
         where = f"in batch {task.trainer.fit_loop.batch_idx} of epoch {task.trainer.current_epoch}"
-        if runs_behind(loss):
+        if is_asynchronous(loss):
             self.check_unread()
-            self._unread = f"loss {where}", LateNumber(loss)
-        if self._until_look and (runs_behind(loss) or math.isfinite(loss.item())):
+            self._unread = f"loss {where}", LateValue(loss)
+        if self._until_look and (is_asynchronous(loss) or math.isfinite(loss.item())):
             self._until_look -= 1
             return
         is_first, self._until_look = self._until_look is None, LOOK_EVERY - 1
@@ -267,13 +267,13 @@ class FitGuard:
         Raises:
             NotFiniteError: A score is NaN or infinite.
         """
-        if not runs_behind(scores[0]):
+        if not is_asynchronous(scores[0]):
             self.end_on_fault(check_finite, what, [("", values) for values in scores])
         else:
             self.check_unread()
             extremes = [extreme.float() for values in scores if values.numel() for extreme in values.aminmax()]
             if extremes:
-                self._unread = what, LateNumber(torch.stack(extremes))
+                self._unread = what, LateValue(torch.stack(extremes))
 
     def check_unread(self) -> None:
         """Refuse the loss or the scores of the latest batch if they have not been looked at and are not finite.

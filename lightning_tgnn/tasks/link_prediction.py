@@ -96,17 +96,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
             left_out = check_left_out(LinkPrediction, **vars(config), message=message)
-        training = TrainingOptions(
-            lr,
-            weight_decay,
-            optimizer,
-            lr_scheduler,
-            lr_scheduler_config,
-            param_groups,
-            lr_scaling,
-            detect_nan,
-            capture,
-        )
+        training = TrainingOptions.among(locals())
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
         self.val_metrics = LinkMetrics()

@@ -102,11 +102,7 @@ class NodeClassification(Task):
         detect_nan: bool = True,
         capture: str = "off",
     ) -> None:
-        training = TrainingOptions(
-            *(lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling),
-            detect_nan=detect_nan,
-            capture=capture,
-        )
+        training = TrainingOptions.among(locals())
         super().__init__(training)
         check_model(model, GRAPH_MODELS, "a module")
         check_int("hidden_dim", hidden_dim, minimum=1, cure="64 is usual")

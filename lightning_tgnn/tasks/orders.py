@@ -16,7 +16,7 @@ _Answer = TypeVar("_Answer")
 def one_after_another(task: SnapshotTask, batch: SnapshotBatch) -> Tensor:
     """Return the sum over whole groups of their loss times their share; the order of one process."""
     total: Tensor | None = None
-    embed = getattr(task, "embed_group", partial(embed_group, task))  # a task may have captured it
+    embed = getattr(task, "embed_group", partial(embed_group, task))
     for group in batch.groups:
         loss = task.loss(embed(group), group) * group.share
         total = loss if total is None else total + loss

@@ -127,11 +127,7 @@ class SnapshotModule(Task):
         detect_nan: bool = True,
         capture: str = "off",
     ) -> None:
-        training = TrainingOptions(
-            *(lr, weight_decay, optimizer, lr_scheduler, lr_scheduler_config, param_groups, lr_scaling),
-            detect_nan=detect_nan,
-            capture=capture,
-        )
+        training = TrainingOptions.among(locals())
         super().__init__(training)
         self._built_by = at_path("model", model)
         self.num_layers = num_layers if isinstance(self._built_by, str) else None  # which the DataModule asks for
@@ -201,7 +197,7 @@ class SnapshotModule(Task):
         return carried, embeddings
 
     def embed_group(self, group: SnapshotGroup) -> Tensor:
-        """Return the embeddings [m, d] after the last snapshot of a whole group, captured where its data come again."""
+        """Return the embeddings [m, d] after the last snapshot of a whole group; all vertices are captured."""
         embed = partial(embed_group, self, group)
         if self.info is None or len(group.nodes) < self.info.num_nodes:  # sampled for this batch
             return embed()

@@ -28,7 +28,7 @@ from lightning_tgnn.compat.modules import MapLocation, Module, restricted_classm
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO, where_it_was
 from lightning_tgnn.files.runs import carry_best
 from lightning_tgnn.metrics.classification import metric_names
-from lightning_tgnn.tasks.capture import MAKERS, StageCapture
+from lightning_tgnn.tasks.capture import RECORDERS, StageCapture
 from lightning_tgnn.tasks.fit_guard import FitGuard, has_loss_scale
 from lightning_tgnn.tasks.restoring import (
     ARGUMENTS_BEFORE,
@@ -98,8 +98,8 @@ class Task(Module):
     Attributes:
         has_trained_weights: Whether the weights have been trained here, or loaded.
         guard: Where its fit stands.
-        stages: Hears of the stages of its turns.
-        stage_capture: What of them has been captured.
+        stages: Tells listeners when its stages begin and end.
+        stage_capture: Its captured stages.
     """
 
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {}
@@ -330,17 +330,17 @@ class Task(Module):
         self.guard.after_backward(self)
 
     def on_train_epoch_start(self) -> None:
-        """Look for weights that a callback may have changed."""
+        """Have captured stages look for weights that a callback has replaced."""
         self.stage_capture.look_again()
 
     def teardown(self, stage: str) -> None:
-        """Give back what has been captured."""
+        """Free the captured stages."""
         self.stage_capture.forget()
 
     @property
     def captures(self) -> bool:
         """Whether stages are captured, on the device where the weights are."""
-        return self.optimization.capture != "off" and self.device.type in MAKERS
+        return self.optimization.capture != "off" and self.device.type in RECORDERS
 
     def on_train_epoch_end(self) -> None:
         """Refuse a weight that is not finite, of the last batches, too.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from inspect import isclass, signature
 from math import isfinite, sqrt
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from typing_extensions import Self
 
 from lightning_tgnn.checks import (
     CheckpointError,
@@ -226,6 +227,11 @@ class TrainingOptions:
     lr_scaling: str = "none"
     detect_nan: bool = True
     capture: str = "off"
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, object]) -> Self:
+        """Return the options that stand among the arguments of a task's constructor, ``locals()`` there."""
+        return cls(**{option.name: arguments[option.name] for option in fields(cls)})  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr, cure="1e-3 is usual")

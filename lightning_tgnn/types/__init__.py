@@ -29,7 +29,7 @@ from lightning_tgnn.types.graphs import (
     SparseRows,
     Subgraph,
 )
-from lightning_tgnn.types.late import LateNumber, runs_behind
+from lightning_tgnn.types.late import LateValue, is_asynchronous
 from lightning_tgnn.types.layout import RankLayout
 from lightning_tgnn.types.node_state import (
     CommitHandle,
@@ -144,7 +144,7 @@ __all__ = [
     "KeptRows",
     "KeptSizes",
     "KnownData",
-    "LateNumber",
+    "LateValue",
     "MessageExchange",
     "NodeStateTask",
     "OneOfEach",
@@ -221,6 +221,7 @@ __all__ = [
     "draws_negatives",
     "has_stages",
     "has_work_to_save",
+    "is_asynchronous",
     "known_data",
     "measured",
     "missing_stages",
@@ -228,7 +229,6 @@ __all__ = [
     "only_one",
     "ranks_per_batch",
     "ranks_per_copy",
-    "runs_behind",
     "shares_node_state",
     "stages_of",
     "state_to_save",

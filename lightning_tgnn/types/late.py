@@ -1,24 +1,24 @@
-"""Values on a device that computes behind the host: to read one at once would leave the device without work."""
+"""Values on asynchronous devices: to read one at once would leave the device idle."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-_AT_ONCE = {"cpu", "meta"}
-"""Types of devices that have computed a value when an operation returns."""
+_SYNCHRONOUS = {"cpu"}
+"""Types of devices on which an operation returns after it has computed its result."""
 
 
-def runs_behind(tensor: Tensor) -> bool:
-    """Return whether to read a value of a tensor is to wait for its device."""
-    return tensor.device.type not in _AT_ONCE
+def is_asynchronous(tensor: Tensor) -> bool:
+    """Return whether reading a value of a tensor synchronises with its device."""
+    return tensor.device.type not in _SYNCHRONOUS
 
 
-class LateNumber:
-    """A number that is copied to the host as soon as its device has computed it, and read later.
+class LateValue:
+    """A small tensor that is copied to the host as soon as its device has computed it, and read later.
 
     Args:
-        value: Tensor of one number.
+        value: The tensor.
     """
 
     def __init__(self, value: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A batch at sizes that it has in common with others, as one piece of memory."""
+"""A batch padded to fixed sizes, in one buffer."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from torch import Tensor
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 SCALARS = ("began", "written", "sent")
-"""What a piece holds beside the tensors of the batch: the time when it begins, and how many of its rows of node state
-are written and of its mails sent."""
+"""Scalars in the buffer beside the tensors of the batch: its time, its numbers of written rows and of sent mails."""
 _ALIGNMENT = 64  # bytes, enough for what kernels read at once
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies in a piece of memory.
+    """The place of a tensor in a buffer.
 
     Attributes:
-        name: Field of the batch.
-        dtype: Type of its elements.
-        shape: Its shape.
-        offset: Its first byte.
+        name: The field of the batch.
+        dtype: The type of the elements.
+        shape: The shape.
+        offset: The first byte.
     """
 
     name: str
@@ -38,17 +37,17 @@ class Place:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """Its strides, in elements."""
+        """The strides, in elements."""
         return tuple(prod(self.shape[dim + 1 :]) for dim in range(len(self.shape)))
 
     @property
     def stop(self) -> int:
-        """The byte behind its last one."""
+        """The byte behind the last one."""
         return self.offset + prod(self.shape) * self.dtype.itemsize
 
 
 def places_of(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tuple[Place, ...]:
-    """Return where tensors lie, each given by its name, type and shape, one behind the other."""
+    """Return places of tensors one behind the other, given the name, type and shape of each."""
     places: list[Place] = []
     for name, dtype, shape in tensors:
         behind = places[-1].stop if places else 0
@@ -58,10 +57,10 @@ def places_of(tensors: Iterable[tuple[str, torch.dtype, tuple[int, ...]]]) -> tu
 
 @dataclass(frozen=True)
 class BatchForm:
-    """The sizes of a padded batch, and where its tensors lie: equal for batches that a captured stage can read.
+    """The sizes of a padded batch and the places of its tensors; a recording reads batches of one form.
 
     Attributes:
-        places: Of its tensors.
+        places: The places of the tensors.
         num_written: Room for distinct sources and destinations.
         num_roots: Room for distinct roots.
         sampled_roots: As in `EventBatch`.
@@ -74,7 +73,7 @@ class BatchForm:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the piece, which any of the types divides."""
+        """Bytes of the buffer, a multiple of the size of every type."""
         return -(-self.places[-1].stop // _ALIGNMENT) * _ALIGNMENT
 
     def rows(self, name: str) -> int:
@@ -87,18 +86,18 @@ class PaddedBatch(TensorFields):
     """Tensors of a batch at fixed sizes; rows behind the batch's own are of no event.
 
     Attributes:
-        data: uint8 [bytes], all of them in one piece, which is pinned and copied at once.
-        form: Where each lies.
+        data: uint8 [bytes], the buffer, which is pinned and copied at once.
+        form: Sizes and places.
     """
 
     data: Tensor
     form: BatchForm
 
     def tensors(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({})) -> dict[str, Tensor]:
-        """Return the tensors by field, each where it lies in ``data``.
+        """Return views of ``data`` by field.
 
         Args:
-            shapes: Of those of which only the first rows are wanted.
+            shapes: Shapes with fewer rows than the form has, by field.
         """
         typed = {dtype: self.data.view(dtype) for dtype in {place.dtype for place in self.form.places}}
         return {
@@ -114,7 +113,7 @@ class PaddedBatch(TensorFields):
         return [tensors[name] for name in SCALARS]
 
     def holds(self, batch: object) -> bool:
-        """Whether the tensors of a batch lie here: nobody has put others in their place."""
+        """Whether the tensors of a batch are views of ``data``, and none has been replaced."""
         begin = self.data.data_ptr()
         found = ((place, getattr(batch, place.name, None)) for place in self.form.places)
         return all(

@@ -180,8 +180,7 @@ class EventBatch(TensorFields):
         num_roots: Distinct roots.
         shared: Where the batch stands in the stream and among the ranks.
         sampled_roots: Whose neighbours were sampled; None where nobody says so.
-        padded: The same tensors, of which these are the first rows, at sizes that other batches have, too; None where
-            nobody needs them.
+        padded: The same tensors padded to fixed sizes, of which these are the first rows; None without padding.
     """
 
     events: Tensor
@@ -285,18 +284,18 @@ class EventBatch(TensorFields):
         """Return these tensors on ``device``: itself where all of them are there. A padded batch moves in one copy."""
         if self.padded is None:
             return super().to(device, non_blocking)
-        moved = self.lying_in(self.padded.to(device, non_blocking))
+        moved = self.stored_in(self.padded.to(device, non_blocking))
         return moved._with_shared(moved.shared.to(device, non_blocking))
 
     def pin_memory(self) -> EventBatch:
-        """Return a copy in pinned memory, from which a GPU copies while it computes; a padded batch in one piece."""
+        """Return a copy in pinned memory, from which a GPU copies while it computes; a padded batch in one copy."""
         if self.padded is None:
             return super().pin_memory()
-        pinned = self.lying_in(self.padded.pin_memory())
+        pinned = self.stored_in(self.padded.pin_memory())
         return pinned._with_shared(pinned.shared.pin_memory())
 
-    def lying_in(self, padded: PaddedBatch) -> EventBatch:
-        """Return this batch with its tensors where a padded batch, which holds the same, has them."""
+    def stored_in(self, padded: PaddedBatch) -> EventBatch:
+        """Return this batch with its tensors as views of a padded batch that holds the same values."""
         if padded is self.padded:
             return self
         shapes = {name: value.shape for name, value in vars(self).items() if isinstance(value, Tensor)}

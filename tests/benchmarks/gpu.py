@@ -1,4 +1,4 @@
-"""What capture gains on a GPU, beside PyG and TGM, in one run of under six minutes: ``make bench-gpu``.
+"""What capture gains on a GPU, beside PyG and TGM, in one run that is meant for six minutes: ``make bench-gpu``.
 
 It needs torch, lightning, torch-geometric and this package. First it trains with and without capture and compares the
 losses of 25 steps. Then all play in turns. A table goes to the screen, all numbers to a file of JSON. Where the

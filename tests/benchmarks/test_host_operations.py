@@ -38,7 +38,7 @@ def as_on_a_gpu():
         mock.patch.object(folded_attention, "_implementation", return_value=attention_tensors),
         mock.patch.object(time_encoding, "_compiled", return_value=False),
         mock.patch.object(heads, "_compiled", return_value=False),
-        mock.patch.object(late, "_AT_ONCE", set()),
+        mock.patch.object(late, "_SYNCHRONOUS", set()),
         mock.patch.object(FitGuard, "check_unread", record_function("read late")(FitGuard.check_unread)),
     ]
 

@@ -65,8 +65,8 @@ def capturing_on_the_cpu():
         made.append(args)
         return replayed(run, args, allow_unused_input=allow_unused_input)
 
-    capture.MAKERS["cpu"] = make
+    capture.RECORDERS["cpu"] = make
     try:
         yield made
     finally:
-        del capture.MAKERS["cpu"]
+        del capture.RECORDERS["cpu"]

@@ -265,7 +265,7 @@ class Watching(Callback):
 
 @pytest.mark.parametrize(("model", "captured"), [("tgn", "off"), ("tgn", "auto"), ("jodie", "auto"), ("apan", "auto")])
 def test_twenty_steps_wait_for_nothing(model, captured, monkeypatch):
-    monkeypatch.setattr(late, "_AT_ONCE", set())
+    monkeypatch.setattr(late, "_SYNCHRONOUS", set())
     # What is read late is on the host by then.
     monkeypatch.setattr(FitGuard, "check_unread", _disable_current_modes_in(FitGuard.check_unread))
     watching = Watching(first=2)
@@ -393,3 +393,20 @@ def test_static_graphs_and_snapshots_are_captured(name, monkeypatch):
 def test_other_choices_are_refused(name, make):
     with pytest.raises(InvalidArgumentError, match=f"{name} must be one of .*'off'"):
         make()
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no graph")])
+def test_threads_that_make_batches_may_work_during_a_capture(monkeypatch, error):
+    modes, before = [], torch.cuda.graph
+
+    def make(run, args, *, allow_unused_input):
+        modes.append(torch.cuda.graph.keywords)
+        if error:
+            raise error
+        return run
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
+    with contextlib.suppress(RuntimeError):
+        assert capture.graphed(abs, (), allow_unused_input=True) is abs
+    assert modes == [{"capture_error_mode": "thread_local"}]
+    assert torch.cuda.graph is before

@@ -1,4 +1,4 @@
-"""What a device that computes behind the host changes: values are read a batch later, and the same is refused."""
+"""Asynchronous devices: values are read a batch later, and the same values are refused."""
 
 import contextlib
 import math
@@ -26,8 +26,8 @@ from tests.tasks.test_not_finite import BREAKS_AT, QUIET, Break, links
 
 @pytest.fixture
 def behind(monkeypatch):
-    """Take the CPU for a device that computes behind the host."""
-    monkeypatch.setattr(late, "_AT_ONCE", set())
+    """Take the CPU for an asynchronous device."""
+    monkeypatch.setattr(late, "_SYNCHRONOUS", set())
 
 
 @pytest.mark.usefixtures("behind")
@@ -69,7 +69,7 @@ def test_scores_of_a_single_batch_are_looked_at_in_the_end(tmp_path):
 
 def test_a_fit_is_the_same(monkeypatch):
     at_once = fit(*build("tgn", 12), "auto", 1, val_check_interval=3)
-    monkeypatch.setattr(late, "_AT_ONCE", set())
+    monkeypatch.setattr(late, "_SYNCHRONOUS", set())
     ours = fit(*build("tgn", 12), "auto", 1, val_check_interval=3)
     assert torch.equal(at_once["losses"], ours["losses"])
     assert at_once["val"] == ours["val"]
@@ -88,7 +88,7 @@ def test_metrics_of_a_batch_wait_for_nothing_and_come_to_the_same(make, monkeypa
     batches = [torch.randint(0, 5, (7, 1 + negatives), generator=rng).float() for _ in range(3)]
     for batch in batches:
         one.update(batch[:, 0], batch[:, 1:])
-    monkeypatch.setattr(late, "_AT_ONCE", set())
+    monkeypatch.setattr(late, "_SYNCHRONOUS", set())
     with Waits():
         for batch in batches:
             other.update(batch[:, 0], batch[:, 1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,7 +159,7 @@ class BatchOrganizer:
         placed = place_nodes(roots, found.contiguous(), store.src, store.dst, store.time)
         ends = (candidate_root if len(candidate_root) else placed.root_index)[: 2 * count]
         num_written = _distinct_in(ends)
-        edges = self._edges(events, found)
+        event_edge, neighbor_edge, edge_features = self._edges(events, found)
         mail_nodes, mail_source = self._mails(events, torch.stack([src, dst], dim=1), sample, whole)
         return EventBatch(
             events=events,
@@ -175,7 +174,9 @@ class BatchOrganizer:
             neighbor_index=placed.neighbor_index,
             neighbor_time=placed.neighbor_time,
             neighbor_mask=placed.neighbor_mask,
-            **edges,
+            neighbor_edge=neighbor_edge,
+            event_edge=event_edge,
+            edge_features=edge_features,
             node_features=_rows(store.node_features, placed.nodes),
             mail_nodes=mail_nodes,
             mail_source=mail_source,
@@ -257,19 +258,12 @@ class BatchOrganizer:
         """Return the distinct sources and destinations of events, ascending."""
         return torch.cat([self.store.src[events], self.store.dst[events]]).unique()
 
-    def _edges(self, events: Tensor, found: Tensor) -> dict[str, Any]:
+    def _edges(self, events: Tensor, found: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``event_edge``, ``neighbor_edge`` and ``edge_features``."""
         if self.store.edge_features is None:
-            return {
-                "event_edge": events.new_empty(0),
-                "neighbor_edge": events.new_empty(0, 0),
-                "edge_features": torch.empty(0, 0),
-            }
+            return events.new_empty(0), events.new_empty(0, 0), torch.empty(0, 0)
         distinct, neighbor_edge = place_events(events, found)
-        return {
-            "event_edge": torch.arange(len(events)),
-            "neighbor_edge": neighbor_edge,
-            "edge_features": _rows(self.store.edge_features, distinct),
-        }
+        return torch.arange(len(events)), neighbor_edge, _rows(self.store.edge_features, distinct)
 
 
 def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:

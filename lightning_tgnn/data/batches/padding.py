@@ -1,4 +1,4 @@
-"""Batches at few, fixed sizes, so that what a GPU does with one can be captured once and replayed for others."""
+"""Batches padded to a few fixed sizes, for stages that are captured once and replayed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MULTIPLE = 16
 
 
 class Sizes(NamedTuple):
-    """How many rows a batch needs, or has room for; letters as in `lightning_tgnn.types.temporal`.
+    """The rows that a batch needs, or the rows of a padded batch; letters as in `lightning_tgnn.types.temporal`.
 
     Attributes:
         nodes: U.
@@ -39,12 +39,12 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, batch: EventBatch) -> Sizes:
-        """Return what a batch needs."""
+        """Return the sizes of a batch."""
         embedded, edges, mails = len(batch.root_index), len(batch.edge_features), len(batch.mail_nodes)
         return cls(len(batch.nodes), batch.num_written, batch.num_roots, embedded, edges, mails)
 
     def fits(self, room: Sizes) -> bool:
-        """Whether there is room for these."""
+        """Whether a padded batch of these sizes has room."""
         return all(needed <= there for needed, there in zip(self, room, strict=True))
 
     def with_room(self, atleast: Sizes | None = None) -> Sizes:
@@ -54,10 +54,10 @@ class Sizes(NamedTuple):
 
 
 class Paddings:
-    """Finds the sizes to which batches are padded, at most `MOST_SIZES`; may be asked by several threads.
+    """Pads batches to at most `MOST_SIZES` sizes; safe for several threads.
 
     Args:
-        report: Called with a notice where batches get a new size, or none.
+        report: Called with a notice of each further size, and of the first batch that none fits.
         pins: Put padded batches in pinned memory.
     """
 
@@ -67,20 +67,15 @@ class Paddings:
         self._is_full = False
         self._lock = Lock()
 
-    @property
-    def sizes(self) -> tuple[Sizes, ...]:
-        """The sizes so far, ascending."""
-        return tuple(self._sizes)
-
     def expect(self, batches: Iterable[EventBatch]) -> None:
         """Begin with a size that has room for some batches of an epoch."""
         if not self._sizes and (needed := [Sizes.of(batch) for batch in batches]):
             self._sizes.append(Sizes(*map(max, *needed, needed[0])).with_room())
 
     def pad(self, batch: EventBatch) -> EventBatch:
-        """Return a batch with its tensors in a padded one; as it is where it needs more than the largest size."""
+        """Return a batch with its padded form, or as it is if it needs more than the largest size."""
         room = self._room(Sizes.of(batch))
-        return batch if room is None else batch.lying_in(padded(batch, room, pins=self._pins))
+        return batch if room is None else batch.stored_in(padded(batch, room, pins=self._pins))
 
     def _room(self, needed: Sizes) -> Sizes | None:
         with self._lock:
@@ -100,9 +95,9 @@ class Paddings:
 
 
 def padded(batch: EventBatch, room: Sizes, *, pins: bool = False) -> PaddedBatch:
-    """Return the tensors of a batch in one piece, followed by zeros up to a size.
+    """Return the tensors of a batch in one buffer, each followed by zeros.
 
-    Zeros do no harm: they are places of a node, an event or a root that no candidate of the batch refers to.
+    The zeros stand for nodes, events and roots to which no candidate of the batch refers.
 
     Args:
         batch: On the CPU.

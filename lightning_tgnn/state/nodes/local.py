@@ -19,11 +19,11 @@ from lightning_tgnn.types import (
     StateSpec,
     StateStore,
     StateUpdate,
-    runs_behind,
+    is_asynchronous,
 )
 
 _MOST_REPEATED = 1 << 14
-"""Rows that a snapshot may keep where it does not ask which nodes have been written to before."""
+"""Rows that a snapshot on an asynchronous device may keep before it looks for repeated nodes."""
 
 
 class _Fetched:
@@ -64,10 +64,10 @@ class LocalStateStore(StateStore):
                 **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
             )
         self._snapshots: list[ref[OldRows]] = []
-        self._spare: StateRows | None = None
+        self._scratch: StateRows | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_snapshots": self._held_snapshots(), "_spare": None}
+        return {**vars(self), "_snapshots": self._held_snapshots(), "_scratch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _snapshots=[ref(old) for old in state["_snapshots"]])
@@ -90,8 +90,7 @@ class LocalStateStore(StateStore):
     def commit_first(self, update: StateUpdate, written: Tensor, sent: Tensor) -> None:
         """Write the first rows of an update and deliver its first mails, without asking how many these are.
 
-        The others go to a row behind all nodes that nobody reads. For a graph: it changes neither `position` nor
-        what snapshots keep, which must not be held.
+        The others go to a scratch row behind all nodes. For CUDA graphs: `position` stays, no snapshot may be held.
 
         Args:
             update: On the device of the rows.
@@ -102,17 +101,17 @@ class LocalStateStore(StateStore):
             torch.where(torch.arange(len(given), device=given.device) < count, given, self.spec.num_nodes)
             for given, count in ((update.nodes, written), (update.mail_nodes, sent))
         )
-        _write(replace(update, nodes=nodes, mail_nodes=mail_nodes), self.with_spare_row())
+        _write(replace(update, nodes=nodes, mail_nodes=mail_nodes), self.with_scratch_row())
 
-    def with_spare_row(self) -> StateRows:
-        """Return the tables of all rows with a row more behind them; from now on the rows lie in these."""
-        if self._spare is None:
+    def with_scratch_row(self) -> StateRows:
+        """Return the tables of all rows with one more row behind them; from now on `rows` are views of these tables."""
+        if self._scratch is None:
             with torch.inference_mode(False):
-                self._spare = StateRows(
+                self._scratch = StateRows(
                     **{name: torch.cat([table, torch.zeros_like(table[:1])]) for name, table in self._tables().items()}
                 )
-            self.rows = self._spare.split(self.spec.num_nodes)[0]
-        return self._spare
+            self.rows = self._scratch.split(self.spec.num_nodes)[0]
+        return self._scratch
 
     @property
     def has_snapshots(self) -> bool:
@@ -270,11 +269,12 @@ class OldRows:
     def keep(self, rows: StateRows, nodes: Tensor | None = None) -> None:
         """Keep the rows of distinct ``nodes`` (int64 [n], by default all) that have not been written to before.
 
-        On a device that computes behind the host nobody asks which ones have: `put_back` writes the first rows last.
+        On an asynchronous device rows are kept at every write, without a look at which are new: `put_back` writes the
+        first ones last.
         """
         if nodes is None:
             nodes = (~self._is_kept).nonzero().squeeze(1)
-        elif not runs_behind(nodes):
+        elif not is_asynchronous(nodes):
             nodes = nodes[~self._is_kept[nodes]]
         if not len(nodes):
             return
@@ -287,7 +287,7 @@ class OldRows:
             self._keep_first()
 
     def _keep_first(self) -> None:
-        """Forget rows of nodes of which earlier ones are kept, of which there may be as many as of all nodes twice."""
+        """Forget rows of nodes of which earlier rows are kept."""
         nodes = torch.cat([kept for kept, _ in self._kept])
         tables = [torch.cat(parts) for parts in zip(*(vars(rows).values() for _, rows in self._kept), strict=True)]
         first = first_positions(nodes)

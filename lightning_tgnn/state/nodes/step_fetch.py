@@ -15,7 +15,7 @@ from lightning_tgnn.state.nodes.update_exchange import by_owner
 from lightning_tgnn.state.nodes.wire import RowCodec
 from lightning_tgnn.types import AnnouncedRows, RowExchange, RowHandle, StateRows
 
-_AT_ONCE = 0  # the message of rows that the step before does not change; messages of the pieces follow
+_SYNCHRONOUS = 0  # the message of rows that the step before does not change; messages of the pieces follow
 ANNOUNCED_PIECES = 2
 """Into how many pieces announced rows may be cut: which of several late ones a row is in its reader alone knows."""
 
@@ -148,7 +148,7 @@ class StepFetch:
     def conversation(self) -> Conversation:
         """Learn which of this rank's rows other ranks lack, and send the rows that need not wait."""
         yield from self._asking() if self._announced is None else self._reckoning(self._announced)
-        self._send(_AT_ONCE, self._operation)
+        self._send(_SYNCHRONOUS, self._operation)
 
     def _asking(self) -> Conversation:
         """Ask the owners for rows, and learn which rows others ask for."""
@@ -208,7 +208,7 @@ class StepFetch:
 
     def arrive(self, piece: int) -> None:
         """Wait for the rows of a piece."""
-        self._arrive(_AT_ONCE)
+        self._arrive(_SYNCHRONOUS)
         if len(self.pieces) == 1:
             self._arrive(1)
         elif piece:

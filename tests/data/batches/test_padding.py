@@ -1,4 +1,4 @@
-"""Batches at fixed sizes: what they hold, how many sizes there are, and that they move as one piece."""
+"""Batches at fixed sizes: what they hold, how many sizes there are, and that they move in one copy."""
 
 from dataclasses import fields, replace
 
@@ -72,12 +72,12 @@ def test_there_are_few_sizes_and_each_has_room(needs):
     for needed in (Sizes(*need) for need in needs):
         room = paddings._room(needed)
         if room is None:
-            assert len(paddings.sizes) == MOST_SIZES
-            assert not any(needed.fits(size) for size in paddings.sizes)
+            assert len(paddings._sizes) == MOST_SIZES
+            assert not any(needed.fits(size) for size in paddings._sizes)
         else:
             assert needed.fits(room)
-    assert len(paddings.sizes) <= MOST_SIZES
-    assert all(smaller.fits(larger) for smaller, larger in zip(paddings.sizes, paddings.sizes[1:], strict=False))
+    assert len(paddings._sizes) <= MOST_SIZES
+    assert all(smaller.fits(larger) for smaller, larger in zip(paddings._sizes, paddings._sizes[1:], strict=False))
     assert len(notices) <= MOST_SIZES  # the first size is none, batches beyond the last are one
 
 

@@ -115,9 +115,9 @@ def test_a_copy_with_a_spare_row_is_a_store_of_its_own(copied):
     store, plain = LocalStateStore(SPEC), LocalStateStore(SPEC)
     for one in (store, plain):
         one.commit(update([2, 0], [1], 5.0))
-    spare = store.with_spare_row()
+    spare = store.with_scratch_row()
     assert len(spare.memory) == SPEC.num_nodes + 1
-    assert store.with_spare_row() is spare
+    assert store.with_scratch_row() is spare
     check_same_rows(store, plain)
     other = copied(store)
     other.commit_first(update([1, 3], [2], 7.0), torch.tensor(1), torch.tensor(1))
