@@ -352,9 +352,9 @@ class ReplayedStages:
     def make_mails(self, updated: UpdatedRows, batch: EventBatch) -> StateUpdate:
         """Return what the batch writes."""
         task, written = self._task, batch.num_written
-        stage, model = None, self._own.model
-        assert model is not None
-        if _are_ours(task, "make_mails") and type(model).make_mails is MemoryModel.make_mails:
+        stage, model = None, cast(MemoryModel, self._own.model)
+        sends_mails = isinstance(model, MemoryModel) and type(model).make_mails is MemoryModel.make_mails
+        if sends_mails and _are_ours(task, "make_mails"):
             ends = UpdatedRows(*(table[:written].detach() for table in updated))
             stage = self._stage(
                 "make_mails",

@@ -23,7 +23,7 @@ from lightning_tgnn.metrics import (
     MultiLabelF1ByClass,
 )
 from lightning_tgnn.metrics.classification import update_members
-from lightning_tgnn.models import MODEL_NAMES, EventClassifier, ModelConfig
+from lightning_tgnn.models import NODE_MODEL_NAMES, EventClassifier, ModelConfig
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
 from lightning_tgnn.tasks.training_options import (
@@ -100,9 +100,10 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
     For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
-        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class, or the import path of the class (in a recipe also ``class_path`` with ``init_args``). The next six
-            arguments and ``message`` configure the built-in models. Leave them out with a model of your own.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, ``"tgat"``, ``"graphmixer"``, or what builds a `MemoryModel` or
+            `StreamModel` for a `StreamInfo`, for example its class, or the import path of the class (in a recipe also
+            ``class_path`` with ``init_args``). The next six arguments and ``message`` configure models given by name,
+            as far as these have such a part. Leave them out with a model of your own.
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
@@ -123,7 +124,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES, "message": ()}
+    file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": NODE_MODEL_NAMES, "message": ()}
     draws_negatives = False
     reads_destination = True
     classifier: EventClassifier
@@ -154,7 +155,7 @@ class EventClassification(MemoryTask[Metric | MetricCollection]):
         capture: str = "off",
     ) -> None:
         built_by, made_by = at_path("model", model), message_builder(message)
-        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_model(built_by, NODE_MODEL_NAMES, "a StreamModel")
         config = ModelConfig(
             memory_dim=memory_dim,
             embedding_dim=embedding_dim,

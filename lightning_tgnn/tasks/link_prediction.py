@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from lightning_tgnn.metrics import LinkMetrics
-from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig
+from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig, PairModel, default_width
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
 from lightning_tgnn.tasks.training_options import (
@@ -36,13 +36,16 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
     For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
     Args:
-        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a `StreamInfo`, for example its
-            class, or the import path of the class (in a recipe also ``class_path`` with ``init_args``). The next seven
-            arguments and ``message`` configure the built-in models. Leave them out with a model of your own.
+        model: ``"tgn"``, ``"jodie"``, ``"apan"``, ``"tgat"``, ``"graphmixer"``, ``"dygformer"``, ``"tncn"``,
+            ``"tpnet"``, or what builds a `MemoryModel`, `StreamModel` or `PairModel` for a `StreamInfo`, for example
+            its class, or the import path of the class (in a recipe also ``class_path`` with ``init_args``). The next
+            seven arguments and ``message`` configure models given by name, as far as these have such a part. Leave them
+            out with a model of your own.
         memory_dim: Width of the node memory.
-        embedding_dim: Width of the embeddings.
+        embedding_dim: Width of the embeddings; None takes 172 for the models that DyGLib runs so (``"tgat"``,
+            ``"graphmixer"``, ``"dygformer"``, ``"tpnet"``), and 100 for the others.
         time_dim: Width of the time encoding.
-        num_heads: Attention heads of TGN and APAN.
+        num_heads: Attention heads of TGN, APAN, TNCN, TGAT and DyGFormer.
         mailbox_size: Mails that APAN keeps per node.
         static_dim: Width of the static node memory, a learned vector per node; 0 for none.
         dropout: Rate of dropout, in [0, 1).
@@ -56,7 +59,8 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
-    predictor: LinkPredictor
+    predictor: LinkPredictor | None
+    takes_pair_models = True
     figure = "ap"
     file_may_name: ClassVar[Mapping[str, Collection[str]]] = {"model": MODEL_NAMES, "message": ()}
 
@@ -64,7 +68,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         self,
         model: str | Callable[[StreamInfo], nn.Module] = "tgn",
         memory_dim: int = 100,
-        embedding_dim: int = 100,
+        embedding_dim: int | None = None,
         time_dim: int = 100,
         num_heads: int = 2,
         mailbox_size: int = 10,
@@ -83,10 +87,10 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         capture: str = "off",
     ) -> None:
         built_by, made_by = at_path("model", model), message_builder(message)
-        check_model(built_by, MODEL_NAMES, "a MemoryModel")
+        check_model(built_by, MODEL_NAMES, "a StreamModel")
         config = ModelConfig(
             memory_dim=memory_dim,
-            embedding_dim=embedding_dim,
+            embedding_dim=default_width(model) if embedding_dim is None else embedding_dim,
             time_dim=time_dim,
             num_heads=num_heads,
             mailbox_size=mailbox_size,
@@ -95,7 +99,9 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         )
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
-            left_out = check_left_out(LinkPrediction, **vars(config), message=message)
+            left_out = check_left_out(
+                LinkPrediction, **vars(config) | {"embedding_dim": embedding_dim}, message=message
+            )
         training = TrainingOptions.among(locals())
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
@@ -103,11 +109,13 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         self.test_metrics = LinkMetrics()
 
     def build_head(self) -> None:
-        """Create the link predictor."""
-        self.predictor = LinkPredictor(self.embedding_dim)
+        """Create the link predictor, unless the model scores pairs itself."""
+        self.predictor = None if isinstance(self.model, PairModel) else LinkPredictor(self.embedding_dim)
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> tuple[Tensor, Tensor]:
         """Return logits of the true destinations [B] and of the negatives [B, Q]."""
+        if self.predictor is None:  # a pair model has scored them
+            return embeddings[:, 0], embeddings[:, 1:]
         return self.predictor(embeddings, *batch.negatives.shape)
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:

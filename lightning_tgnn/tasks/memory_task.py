@@ -17,9 +17,9 @@ from lightning_tgnn.compat.modules import trainer_of
 from lightning_tgnn.files.checkpoint_folder import read_tables
 from lightning_tgnn.files.checkpoints import save_whole_checkpoints
 from lightning_tgnn.files.whole import SAVED, content_of
-from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, build_model
-from lightning_tgnn.models.memory.memory_model import check_result
+from lightning_tgnn.models import Mails, MemoryModel, ModelConfig, PairModel, StreamModel, build_model
 from lightning_tgnn.models.memory.without_memory import WithoutMemory
+from lightning_tgnn.models.stream_model import check_result
 from lightning_tgnn.state import LocalStateStore
 from lightning_tgnn.tasks.fit_guard import checked_states, random_states
 from lightning_tgnn.tasks.orders import in_order
@@ -72,7 +72,7 @@ class MemoryTask(Task, Generic[_Metrics]):
     first. Checkpoints hold the node state and the random states, so that a resumed run continues exactly.
 
     Args:
-        model: ``"tgn"``, ``"jodie"``, ``"apan"``, or what builds a `MemoryModel` for a stream.
+        model: One of `lightning_tgnn.models.MODEL_NAMES`, or what builds a `StreamModel` for a stream.
         config: Widths and rates of a built-in model.
         training: How its weights are trained.
         message: Makes the messages of a built-in model, see `Mails`.
@@ -93,7 +93,10 @@ class MemoryTask(Task, Generic[_Metrics]):
     test_metrics: _Metrics
     """The same of the test steps."""
 
-    model: MemoryModel | None
+    takes_pair_models = False
+    """Whether the task scores pairs of nodes, so that a `PairModel` will do."""
+
+    model: StreamModel | None
 
     def __init__(
         self,
@@ -138,12 +141,17 @@ class MemoryTask(Task, Generic[_Metrics]):
         return self._model.sampled_roots
 
     @property
-    def _model(self) -> MemoryModel:
+    def num_neighbors(self) -> int | None:
+        """How many neighbours of a root the batches have to carry; None for any number."""
+        return self._model.num_neighbors
+
+    @property
+    def _model(self) -> StreamModel:
         if self.model is None:  # every stage of every step asks; a model that is there has been checked by the Trainer
             self.configure_model()
         return self._checked_model()
 
-    def _checked_model(self) -> MemoryModel:
+    def _checked_model(self) -> StreamModel:
         if self.model is None:
             received = "no model after configure_model and build"
             cure = "call super() in yours, or task.build(data.info) before the task is used without a Trainer"
@@ -183,17 +191,20 @@ class MemoryTask(Task, Generic[_Metrics]):
         """Build the model for a stream.
 
         Raises:
-            InvalidArgumentError: What was given builds no `MemoryModel`, or torch makes weights of another precision.
+            InvalidArgumentError: What was given builds no model that the task takes, or torch makes weights of another
+                precision.
         """
         check_default_dtype()
         self.info = info
         mails = Mails(self._message, raw=self.sends_raw_mails)
         model = self.make_model(info, mails)
-        if not isinstance(model, MemoryModel):
-            received = f"a {type(model).__name__}"
-            cure = "subclass lightning_tgnn.models.MemoryModel, and return one from what you gave as `model`"
-            raise InvalidArgumentError("model", "built as a MemoryModel", received, cure)
-        if not mails.raw:
+        is_pair_model = isinstance(model, PairModel)
+        if not isinstance(model, StreamModel) or (is_pair_model and not self.takes_pair_models):
+            kind = "MemoryModel, StreamModel or PairModel" if self.takes_pair_models else "MemoryModel or StreamModel"
+            cure = "subclass one in lightning_tgnn.models, and return it from what you gave as `model`"
+            raise InvalidArgumentError("model", f"built as a {kind}", f"a {type(model).__name__}", cure)
+        self.stages.scores_pairs = is_pair_model
+        if isinstance(model, MemoryModel) and not mails.raw:
             model.spec = replace(model.spec, own_half=False, event_features=False)
         self.model = model
         self.build_head()
@@ -231,8 +242,11 @@ class MemoryTask(Task, Generic[_Metrics]):
         return updated
 
     def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
-        """Return the embeddings: [C, d_emb] of a batch's candidates, [R, d_emb] of the roots of a query."""
-        embeddings = self._model.embed(updated, batch)
+        """Return the embeddings: [C, d_emb] of a batch's candidates, [R, d_emb] of a query; logits of a `PairModel`."""
+        model = self._model
+        if isinstance(model, PairModel) and isinstance(batch, EventBatch):
+            return model.score(updated, batch).float()
+        embeddings = model.embed(updated, batch)
         check_result(f"{type(self.model).__name__}.embed", embeddings, (len(batch.root_index), self.embedding_dim))
         if embeddings.dtype == torch.float64:  # as all is that is computed with times
             embeddings = embeddings.float()
@@ -265,6 +279,10 @@ class MemoryTask(Task, Generic[_Metrics]):
                 "give the Trainer the DataModule, or set data.sampled_roots = task.sampled_roots ahead of its loaders"
             )
             raise InvalidArgumentError("the loader", requirement, f"one for {batch.sampled_roots!r}", cure)
+        needed, found = self.num_neighbors, batch.neighbor_mask.shape[1]
+        if needed not in (None, found):
+            cure = f"set num_neighbors={needed} of the DataModule, or leave it out beside a Trainer"
+            raise InvalidArgumentError("num_neighbors", f"{needed}, as {type(self.model).__name__} needs", found, cure)
         self._latest_batch = ref(batch)
         self.refresh_weights()
 

@@ -32,6 +32,8 @@ class StateSpec:
         own_half: Whether mails go only to the ends of their event and one mail is kept per node. Then the first half of
             a mail equals the memory in its row, because both are written together.
         event_features: Whether a mail ends with the features of its event, after its first ``2 * memory_dim`` values.
+        decays: Rates per unit of time at which equal blocks of the memory decay. With rates, writes add up: what is
+            written is added to the memory, both decayed to the later of their times. Without, the latest write counts.
     """
 
     num_nodes: int
@@ -40,6 +42,15 @@ class StateSpec:
     mailbox_size: int
     own_half: bool
     event_features: bool = True
+    decays: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decays", tuple(self.decays))  # a file may have made a list of it
+
+    @classmethod
+    def without_mails(cls, num_nodes: int, memory_dim: int = 0, decays: tuple[float, ...] = ()) -> StateSpec:
+        """Return the widths of rows without a mailbox; by default without a memory, too."""
+        return cls(num_nodes, memory_dim, 0, 0, own_half=False, event_features=False, decays=decays)
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +59,8 @@ class StateRows(TensorFields):
 
     Attributes:
         memory: float32 [U, d_mem].
-        memory_time: float64 [U], time of the latest mail that the memory has taken in; 0 at the start.
+        memory_time: float64 [U], time of the latest mail that the memory has taken in, or of the latest event that has
+            been added to it; 0 at the start.
         mails: float32 [U, M, d_mail].
         mail_time: float64 [U, M].
         mail_event: int64 [U, M], the event of each mail; 0 in empty slots.
@@ -87,7 +99,7 @@ class StateUpdate(TensorFields):
 
     Attributes:
         nodes: int64 [W], distinct.
-        memory: float32 [W, d_mem], without gradient.
+        memory: float32 [W, d_mem], without gradient; what is added where writes add up (`StateSpec.decays`).
         memory_time: float64 [W].
         mail_nodes: int64 [P], distinct.
         mails: float32 [P, d_mail], without gradient.

@@ -69,7 +69,7 @@ class BatchForm:
     places: tuple[Place, ...]
     num_written: int
     num_roots: int
-    sampled_roots: Literal["none", "events", "all"] | None
+    sampled_roots: Literal["none", "events", "all", "hops"] | None
 
     @property
     def num_bytes(self) -> int:

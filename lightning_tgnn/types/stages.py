@@ -48,10 +48,12 @@ class Stages:
     Attributes:
         turn: The number of the current turn in its epoch.
         on_embedded: Hears of the embeddings of every batch; None where nobody does.
+        scores_pairs: Whether the task has a logit for each pair in the place of embeddings: then nobody hears of them.
     """
 
     def __init__(self) -> None:
         self.turn = 0
+        self.scores_pairs = False
         self.on_embedded: EmbeddingListener | None = None
         self._listeners: list[StageListener] = []
 
@@ -75,6 +77,8 @@ class Stages:
         Raises:
             InvalidArgumentError: A batch of events has another number of candidates, or these are no tensor.
         """
+        if self.scores_pairs:
+            return embeddings
         has_rows = isinstance(embeddings, Tensor) and embeddings.ndim > 0
         if isinstance(batch, EventBatch) and (not has_rows or len(embeddings) != batch.num_candidates):
             requirement = f"a row for each of the {batch.num_candidates} candidates"

@@ -21,8 +21,9 @@ from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.standardization import Standardization
 from lightning_tgnn.types.tensor_fields import TensorFields
 
-SampledRoots = Literal["none", "events", "all"]
-"""Whose neighbours a model needs: nobody's, neighbours of sources and destinations, or neighbours of every root."""
+SampledRoots = Literal["none", "events", "all", "hops"]
+"""Whose neighbours a model needs: nobody's, neighbours of sources and destinations, neighbours of every root, or
+neighbours of every root and their own neighbours, at the time of the event that made them neighbours."""
 
 EmbedAt = Literal["event", "batch"]
 """When a node is embedded: for each of its events, at the time of that, or once in a batch (as in PyG and TGM), at the
@@ -162,8 +163,9 @@ class EventBatch(TensorFields):
         root_index: int64 [R], position in ``nodes`` of every root.
         candidate_root: int64 [C], which root each candidate is, where a node is embedded once; [0] where every
             candidate is a root of its own.
-        neighbor_index: int64 [S, K], position in ``nodes`` of every neighbour; S = R, or 0 where nobody samples.
-            Empty places point at the root itself and are masked.
+        neighbor_index: int64 [S, K], position in ``nodes`` of every neighbour; S = R, or 0 where nobody samples. With
+            two hops S = R + R K: row ``R + r K + k`` has the neighbours of neighbour ``k`` of root ``r``. Empty places
+            point at the root (or neighbour) itself and are masked.
         neighbor_time: float64 [S, K], time of the event that made the neighbour one.
         neighbor_mask: bool [S, K], True where there is a neighbour.
         neighbor_edge: int64 [S, K], row of that event in ``edge_features``; [0, 0] without edge features.
@@ -325,6 +327,18 @@ class EventBatch(TensorFields):
         """Position in ``nodes`` of every candidate, int64 [C]."""
         return self.root_index[self.candidate_root] if self.embeds_once else self.root_index
 
+    @property
+    def candidate_pairs(self) -> tuple[Tensor, Tensor]:
+        """The root of the source and of the destination of each event, then of each negative, int64 [B, 1 + Q]."""
+        count, num_negatives = self.negatives.shape
+        candidates = torch.arange(self.num_candidates, device=self.nodes.device)
+        source, destination, negatives = candidates.split([count, count, count * num_negatives])
+        pairs = torch.cat([destination.unsqueeze(1), negatives.view(count, num_negatives)], dim=1)
+        source = source.unsqueeze(1).expand_as(pairs)
+        if self.embeds_once:
+            return self.candidate_root[source], self.candidate_root[pairs]
+        return source, pairs
+
     def candidate_values(self, root_values: Tensor) -> Tensor:
         """Return the row of every candidate, [C, ...], given the rows of the roots, [R, ...]."""
         return root_values.index_select(0, self.candidate_root) if self.embeds_once else root_values
@@ -400,7 +414,7 @@ class QueryBatch(TensorFields):
         num_roots: Distinct roots.
         root_index: int64 [R], position in ``nodes`` of every root.
         root_times: float64 [R], since the first event of the stream.
-        neighbor_index: int64 [S, K]; S = R, or 0 where the model reads no neighbours.
+        neighbor_index: int64 [S, K]; S = R, R + R K with two hops, or 0 where the model reads no neighbours.
         neighbor_time: float64 [S, K].
         neighbor_mask: bool [S, K].
         neighbor_edge: int64 [S, K], rows of ``edge_features``; [0, 0] without edge features.

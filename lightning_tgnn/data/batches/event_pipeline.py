@@ -34,6 +34,7 @@ PRESAMPLE = ("off", "epoch")
 PAD = ("auto", "off")
 _SHOWN = ("num_neighbors", "neighbor_sampler", "past", "embed_at")
 _FEW = 5
+_NEIGHBORS = 10
 _DRAWN = ("seed", "negatives", "eval_negatives", "num_train_negatives", "num_eval_negatives")
 
 
@@ -48,7 +49,7 @@ class EventPipeline(SplitSource):
             ``"collegemsg"``, ``"bitcoinotc"``, ``"gdelt"``, ``"gdelt-classes"``, ``"tgbl-wiki"`` and the others of TGB.
             A name takes precedence over a file of the same name; write ``./reddit`` for the file.
         batch_size: Events per rank and step.
-        num_neighbors: Past neighbours per root.
+        num_neighbors: Past neighbours per root; None takes as many as the model needs, and 10 where it takes any.
         val_ratio: Share of the validation split, which follows the training split in time.
         test_ratio: Share of the test split, the last one.
         split_by: Whether these shares count ``"events"`` or ``"time"``.
@@ -101,7 +102,7 @@ class EventPipeline(SplitSource):
         self,
         source: Any = SYNTHETIC,
         batch_size: int = 200,
-        num_neighbors: int = 10,
+        num_neighbors: int | None = None,
         val_ratio: float = 0.15,
         test_ratio: float = 0.15,
         split_by: str = "events",
@@ -139,7 +140,8 @@ class EventPipeline(SplitSource):
         )
         self._log_settings(locals())
         batch_size = check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
-        num_neighbors = check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
+        if num_neighbors is not None:
+            num_neighbors = check_int("num_neighbors", num_neighbors, minimum=0, cure="10 is usual, 0 samples none")
         num_train_negatives = check_int("num_train_negatives", num_train_negatives, minimum=1, cure="1 is usual")
         cure = "1 gives AP and AUC, 49 a useful MRR"
         num_eval_negatives = check_int("num_eval_negatives", num_eval_negatives, minimum=1, cure=cure)
@@ -157,7 +159,7 @@ class EventPipeline(SplitSource):
         presample = check_choice("presample", presample, PRESAMPLE)
         self.pad = check_choice("pad", pad, PAD)
         self.batch_size = batch_size
-        self.num_neighbors = num_neighbors
+        self._given_neighbors = num_neighbors
         self.negatives = negatives
         self.eval_negatives = eval_negatives
         self.num_train_negatives = num_train_negatives
@@ -250,6 +252,15 @@ class EventPipeline(SplitSource):
     def steps(self, ranks: int, batches: int) -> Iterator[tuple[list[Tensor], SharedWrites]]:
         """Yield what each of ``ranks`` reads in consecutive global batches of training, and what all write."""
         return presample_steps(self._loader(self.split.train, training=True), ranks, batches)
+
+    @property
+    def num_neighbors(self) -> int:
+        """Past neighbours per root."""
+        return _NEIGHBORS if self._given_neighbors is None else self._given_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, number: int) -> None:
+        self._given_neighbors = number
 
     def _roots_to_sample(self) -> SampledRoots:
         return self.sampled_roots or "all"

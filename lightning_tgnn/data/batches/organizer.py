@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -150,14 +151,18 @@ class BatchOrganizer:
         src, dst = store.src[events], store.dst[events]
         negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
         roots, candidate_root = torch.cat([src, dst, negatives.flatten()]), events.new_empty(0)
-        reads_neighbors = self.sampled_roots == "all"
+        reads_neighbors = self.sampled_roots in ("all", "hops")
         found = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
         if self.embed_at == "batch":  # a node has the same neighbours wherever it occurs
             once = organize(roots)
             roots, candidate_root = once.distinct, once.position
             found = found[once.last] if reads_neighbors else found
+        num_roots = len(roots)
+        if self.sampled_roots == "hops":
+            roots, found = _with_second_hop(store, roots, found)
         placed = place_nodes(roots, found.contiguous(), store.src, store.dst, store.time)
-        ends = (candidate_root if len(candidate_root) else placed.root_index)[: 2 * count]
+        root_index = placed.root_index[:num_roots]
+        ends = (candidate_root if len(candidate_root) else root_index)[: 2 * count]
         num_written = _distinct_in(ends)
         event_edge, neighbor_edge, edge_features = self._edges(events, found)
         mail_nodes, mail_source = self._mails(events, torch.stack([src, dst], dim=1), sample, whole)
@@ -169,7 +174,7 @@ class BatchOrganizer:
             negatives=negatives,
             missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=placed.nodes,
-            root_index=placed.root_index,
+            root_index=root_index,
             candidate_root=candidate_root,
             neighbor_index=placed.neighbor_index,
             neighbor_time=placed.neighbor_time,
@@ -183,7 +188,7 @@ class BatchOrganizer:
             unseen=self.unseen[src] | self.unseen[dst],
             labels=self._labels(events),
             num_written=num_written,
-            num_roots=placed.num_roots,
+            num_roots=_distinct_in(root_index),
             shared=self._shared(events, placed.nodes[:num_written], whole),
             sampled_roots=self.sampled_roots,
         )
@@ -270,10 +275,32 @@ def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: Sa
     """Return the nodes that a model reads for each event, int64 [B, L]: roots, and their neighbours where it does."""
     src = store.src[events]
     roots = torch.cat([torch.stack([src, store.dst[events]], dim=1), candidates(src, sample.negatives)], dim=1)
-    if sampled_roots != "all":
+    if sampled_roots not in ("all", "hops"):
         return roots
     found = sample.neighbor_events
+    if sampled_roots == "hops":
+        # Every neighbour is a root of the second hop, so the nodes of the first hop are among these roots.
+        everyone, events = _with_second_hop(store, roots.flatten(), found.flatten(0, 1))
+        seconds = other_end(store, everyone.unsqueeze(1), events, events >= 0)
+        own, others = everyone.split([roots.numel(), len(everyone) - roots.numel()])
+        return torch.cat(
+            [part.reshape(len(src), -1) for part in (own, others, *seconds.split([len(own), len(others)]))], 1
+        )
     return torch.cat([roots, other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
+
+
+def _with_second_hop(store: EventStore, roots: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+    """Return roots and then their neighbours, int64 [R + R K], and the events of each one's own, [R + R K, K].
+
+    Args:
+        store: The stream.
+        roots: int64 [R].
+        found: int64 [R, K + K K], events that make the neighbours of a root, and then those of each neighbour.
+    """
+    width = (math.isqrt(1 + 4 * found.shape[1]) - 1) // 2
+    first, second = found.split([width, width * width], dim=1)
+    neighbors = other_end(store, roots.unsqueeze(1), first, first >= 0)
+    return torch.cat([roots, neighbors.flatten()]), torch.cat([first, second.reshape(-1, width)])
 
 
 def _by_root(neighbor_events: Tensor, count: int) -> Tensor:

@@ -99,16 +99,16 @@ class PresampledEpochs:
     def _allocate(self) -> int:
         sampler, rows, number = self._sampler, len(self._own), len(self._files)
         negatives = self._file("negatives", (rows, sampler.num_negatives if sampler.negatives else 0))
-        others = (rows, sampler.roots_per_event - self._common, sampler.num_neighbors)
+        others = (rows, sampler.roots_per_event - self._common, sampler.neighbors_per_root)
         self._files.append(Sample(negatives, self._file("neighbors", others)))
         if self._ends is None:
-            self._ends = self._file("ends", (rows, self._common, sampler.num_neighbors))
+            self._ends = self._file("ends", (rows, self._common, sampler.neighbors_per_root))
         return number
 
     def _draw(self, draw: int | None, files: Sample, *, with_ends: bool) -> None:
         sampler, rows, size = self._sampler, len(self._own), self._batch_size
         assert self._ends is not None
-        places = sampler.roots_per_event * sampler.num_neighbors
+        places = sampler.roots_per_event * sampler.neighbors_per_root
         at_once = min(_EVENTS_PER_CHUNK, max(_PLACES_PER_CHUNK // max(places, 1), 1))
         for start in range(0, rows, at_once):
             piece = slice(start, start + at_once)

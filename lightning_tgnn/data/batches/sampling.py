@@ -12,7 +12,7 @@ from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeSampler
-from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
+from lightning_tgnn.data.streams.temporal_adjacency import Neighbors, TemporalAdjacency
 from lightning_tgnn.files.memory import available_memory, readable_size
 from lightning_tgnn.types import EmbedAt, SampledRoots
 
@@ -27,7 +27,8 @@ class Sample:
     Attributes:
         negatives: int64 [B, Q], -1 where an event has fewer than others.
         neighbor_events: int64 [B, G, K], G roots per event (source, destination, negatives; or fewer, see
-            `EventSampler`), -1 where there is no neighbour.
+            `EventSampler`), -1 where there is no neighbour. With two hops [B, G, K + K K]: then the neighbours of each
+            neighbour.
         neighbors: int64 [B, 2, K], the neighbours themselves of sources and destinations, and these in empty places;
             only where they are mailed, and not of what was drawn ahead.
     """
@@ -60,7 +61,7 @@ class EventSampler:
         num_neighbors: K.
         neighbor_sampler: ``most_recent`` or ``uniform``.
         past: Which events may make neighbours, one of `lightning_tgnn.algorithms.streams.past.PASTS`.
-        sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all``.
+        sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all`` and ``hops``.
         seed: Of uniform neighbours.
     """
 
@@ -77,7 +78,12 @@ class EventSampler:
     @property
     def roots_per_event(self) -> int:
         """G, the roots of an event whose neighbours are drawn."""
-        return {"none": 0, "events": 2, "all": 2 + self.num_negatives}[self.sampled_roots]
+        return {"none": 0, "events": 2}.get(self.sampled_roots, 2 + self.num_negatives)
+
+    @property
+    def neighbors_per_root(self) -> int:
+        """Places of a root's neighbours, K, and with two hops K + K K."""
+        return self.num_neighbors * (1 + self.num_neighbors * (self.sampled_roots == "hops"))
 
     def sample(self, events: Tensor, draw: int | None, first: Tensor | int) -> Sample:
         """Draw for events.
@@ -92,18 +98,29 @@ class EventSampler:
             negatives = torch.empty(len(events), 0, dtype=torch.int64)
         else:
             negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
-        groups, width = self.roots_per_event, self.num_neighbors
+        groups, width = self.roots_per_event, self.neighbors_per_root
         if groups * width == 0:
             return Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
         before, seeds = past_end(self.store.time, events, first, self.past).repeat_interleave(groups), self._seeds(draw)
         draws = self.adjacency.uniform if seeds else self.adjacency.most_recent
-        found = draws(roots, before, width, *seeds)
+        found = draws(roots, before, self.num_neighbors, *seeds)
         shape, known = (len(events), groups, width), None
+        if self.sampled_roots == "hops":
+            return Sample(negatives, torch.cat([found.events, self._second_hop(found, *seeds)], dim=1).view(shape))
         if self.sampled_roots == "events":
             known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
         return Sample(negatives, found.events.view(shape), known)
+
+    def _second_hop(self, found: Neighbors, *seeds: int) -> Tensor:
+        """Return the events of strictly earlier time that made the neighbours of neighbours, int64 [R, K K]."""
+        draws = self.adjacency.uniform if seeds else self.adjacency.most_recent
+        known = found.mask.nonzero(as_tuple=True)
+        before = torch.searchsorted(self.store.time, self.store.time[found.events[known]])
+        second = found.events.new_full((*found.mask.shape, self.num_neighbors), -1)
+        second[known] = draws(found.nodes[known], before, self.num_neighbors, *seeds).events
+        return second.flatten(1)
 
     def last_mails(self, events: Tensor, draw: int | None, first: Tensor | int) -> tuple[Tensor, Tensor]:
         """Return whom events mail, and the latest event that does so, as `last_mails` of what `sample` draws for them.
@@ -166,10 +183,11 @@ def batch_bytes(sampler: EventSampler, batch_size: int, embed_at: EmbedAt = "eve
     and are left out, and so are tables of compiled loops.
     """
     store = sampler.store
-    places = batch_size * sampler.roots_per_event * sampler.num_neighbors
-    if sampler.sampled_roots == "all" and embed_at == "batch":
+    places = batch_size * sampler.roots_per_event * sampler.neighbors_per_root
+    is_read = sampler.sampled_roots in ("all", "hops")
+    if is_read and embed_at == "batch":
         place = 2 * _INDEX + _FLAG
-    elif sampler.sampled_roots == "all":
+    elif is_read:
         place = 3 * _INDEX + _FLAG + _TIME + (_INDEX if store.edge_feature_dim else 0)
     else:
         place = 3 * _INDEX + _FLAG

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
+from lightning_tgnn.models.stream_model import StreamModel, check_result
 from lightning_tgnn.types import (
     EventBatch,
     RootBatch,
@@ -20,7 +23,7 @@ from lightning_tgnn.types import (
 SAMPLED_ROOTS: tuple[SampledRoots, ...] = ("none", "events", "all")
 
 
-class MemoryModel(nn.Module):
+class MemoryModel(StreamModel):
     """Base of the memory-based temporal GNNs; subclass it for a model of your own.
 
     Every node has a row of state: a memory, and a mailbox of the mails that its latest events sent. A step reads the
@@ -48,6 +51,8 @@ class MemoryModel(nn.Module):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    past_in_tgb: ClassVar[str] = "batch"
+
     def __init__(
         self,
         info: StreamInfo,
@@ -58,7 +63,6 @@ class MemoryModel(nn.Module):
         mailbox_size: int = 1,
         mail_dim: int | None = None,
     ) -> None:
-        super().__init__()
         sizes = {"memory_dim": memory_dim, "embedding_dim": embedding_dim, "mailbox_size": mailbox_size}
         for name, size in sizes.items():
             check_int(name, size, minimum=1, cure="give a width, for example 100; a mailbox may have 1")
@@ -71,9 +75,8 @@ class MemoryModel(nn.Module):
             cure = "override mail, which makes mails of another width"
             raise InvalidArgumentError("mail_dim", "left out beside the mail of MemoryModel", mail_dim, cure)
         own_half = raw and mailbox_size == 1 and sampled_roots != "events"
-        self.spec = StateSpec(info.num_nodes, memory_dim, mail_dim, mailbox_size, own_half, event_features=raw)
-        self.embedding_dim = embedding_dim
-        self.sampled_roots: SampledRoots = sampled_roots
+        spec = StateSpec(info.num_nodes, memory_dim, mail_dim, mailbox_size, own_half, event_features=raw)
+        super().__init__(spec, embedding_dim=embedding_dim, sampled_roots=sampled_roots)
 
     @property
     def sends_raw_mails(self) -> bool:
@@ -168,16 +171,3 @@ class MemoryModel(nn.Module):
             changed=batch.shared.changed,
             together=batch.shared.together if self.spec.event_features else None,
         )
-
-
-def check_result(what: str, result: object, shape: tuple[int, ...]) -> None:
-    """Refuse what a part of a model returns, unless it is a floating-point tensor of a shape.
-
-    Raises:
-        InvalidArgumentError: ``result`` is no floating-point tensor, or has another shape.
-    """
-    if isinstance(result, Tensor) and result.is_floating_point() and result.shape == shape:
-        return
-    fault = f"{result.dtype} {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-    requirement = f"a floating-point tensor of shape {list(shape)}"
-    raise InvalidArgumentError(f"the result of {what}", requirement, fault, "return a row for each row given")

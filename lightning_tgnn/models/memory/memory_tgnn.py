@@ -56,9 +56,13 @@ class MemoryTGNN(MemoryModel):
 
     def embed(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
         """Return the embeddings [R, d_emb] of the roots."""
+        return self.embedding(self.states(updated, batch), updated.memory_time, batch)
+
+    def states(self, updated: UpdatedRows, batch: RootBatch) -> Tensor:
+        """Return the memory of the nodes with their features and static memory, float32 [U, d_mem]."""
         states = updated.memory
         if self.from_features is not None:
             states = states + self.from_features(batch.node_features).float()
         if self.static_memory is not None and self.from_static is not None:
             states = states + self.from_static(self.static_memory(batch.nodes)).float()
-        return self.embedding(states, updated.memory_time, batch)
+        return states

@@ -9,7 +9,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.streams.dedup import first_positions
+from lightning_tgnn.algorithms.streams.decayed_sums import added, sum_by_node
+from lightning_tgnn.algorithms.streams.dedup import first_positions, organize
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import (
     CommitHandle,
@@ -83,7 +84,7 @@ class LocalStateStore(StateStore):
         update = update.to(self.rows.memory.device)
         self._keep_old(update.nodes)
         self._keep_old(update.mail_nodes)
-        _write(update, self.rows)
+        _write(update, self.rows, self.spec)
         self.position = update.position
         return _Committed()
 
@@ -101,7 +102,7 @@ class LocalStateStore(StateStore):
             torch.where(torch.arange(len(given), device=given.device) < count, given, self.spec.num_nodes)
             for given, count in ((update.nodes, written), (update.mail_nodes, sent))
         )
-        _write(replace(update, nodes=nodes, mail_nodes=mail_nodes), self.with_scratch_row())
+        _write(replace(update, nodes=nodes, mail_nodes=mail_nodes), self.with_scratch_row(), self.spec)
 
     def with_scratch_row(self) -> StateRows:
         """Return the tables of all rows with one more row behind them; from now on `rows` are views of these tables."""
@@ -197,14 +198,35 @@ class LocalStateStore(StateStore):
         return {field.name: getattr(self.rows, field.name) for field in fields(self.rows)}
 
 
-def _write(update: StateUpdate, rows: StateRows) -> None:
-    rows.memory.index_copy_(0, update.nodes, update.memory)
-    rows.memory_time.index_copy_(0, update.nodes, update.memory_time)
+def _write(update: StateUpdate, rows: StateRows, spec: StateSpec) -> None:
+    memory, time = update.memory, update.memory_time
+    if spec.decays:
+        held = rows.memory[update.nodes], rows.memory_time[update.nodes]
+        memory, time = added(*held, memory, time, spec.decays)
+    rows.memory.index_copy_(0, update.nodes, memory)
+    rows.memory_time.index_copy_(0, update.nodes, time)
+    if not spec.mailbox_size:
+        return
     slot = rows.mail_count[update.mail_nodes] % rows.mails.shape[1]
     rows.mails[update.mail_nodes, slot] = update.mails
     rows.mail_time[update.mail_nodes, slot] = update.mail_time
     rows.mail_event[update.mail_nodes, slot] = update.mail_event
     rows.mail_count[update.mail_nodes] += 1
+
+
+def merged_memory(nodes: Tensor, memory: Tensor, time: Tensor, spec: StateSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what several ranks write, by distinct node: the sum where writes add up, else the last one.
+
+    Args:
+        nodes: int64 [n], in the order of the ranks, which hold consecutive events.
+        memory: float32 [n, d_mem].
+        time: float64 [n].
+        spec: Widths of the rows.
+    """
+    if spec.decays:
+        return sum_by_node(nodes, memory, time, spec.decays)
+    once = organize(nodes)
+    return once.distinct, memory[once.last], time[once.last]
 
 
 def as_own_rows(state: dict[str, Any], start: int, size: int, nodes: Tensor | None = None) -> dict[str, Any]:
@@ -244,7 +266,8 @@ def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
         CheckpointError: The saved state is of another graph or another model.
     """
     # Earlier files do not say whether mails have the features of their events: all had.
-    if {"event_features": True, **state["spec"]} != asdict(spec):
+    saved = {"event_features": True, "decays": (), **state["spec"]}
+    if saved | {"decays": tuple(saved["decays"])} != asdict(spec):
         cure = "use the stream and the model widths that the checkpoint was trained with"
         raise CheckpointError("node state", f"of {asdict(spec)}", state["spec"], cure)
 

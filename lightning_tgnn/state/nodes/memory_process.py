@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.comm import mapped, views
-from lightning_tgnn.state.nodes.local import LocalStateStore, table_shapes
+from lightning_tgnn.state.nodes.local import LocalStateStore, merged_memory, table_shapes
 from lightning_tgnn.types import ServedCounts, StateRows, StateSpec, StateUpdate
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -181,7 +181,7 @@ class _Memory:
             shared = views(self._buffers[place, UPDATE], update_shapes(self._spec, written, mailed))
             updates.append(StateUpdate(**shared, position=position, changed=shared["nodes"][:0], together=None))
         if any(len(update.nodes) for update in updates):
-            self._store.commit(latest_of(updates))
+            self._store.commit(merged_update(updates, self._spec))
             self._position.fill_(updates[0].position)
 
     def _meet(self) -> None:
@@ -197,8 +197,8 @@ class _Memory:
             self._answer(place, MET, lane, int(self._position))
 
 
-def latest_of(updates: list[StateUpdate]) -> StateUpdate:
-    """Return the update of ranks that hold consecutive events; the last of several writes to a node counts."""
+def merged_update(updates: list[StateUpdate], spec: StateSpec) -> StateUpdate:
+    """Return the update of ranks that hold consecutive events; see `merged_memory`."""
     if len(updates) == 1:
         return updates[0]
     whole = {
@@ -206,11 +206,12 @@ def latest_of(updates: list[StateUpdate]) -> StateUpdate:
         for field in fields(StateUpdate)
         if field.name not in ("position", "changed", "together")
     }
-    nodes, receivers = organize(whole["nodes"]), organize(whole["mail_nodes"])
+    nodes, memory, time = merged_memory(whole["nodes"], whole["memory"], whole["memory_time"], spec)
+    receivers = organize(whole["mail_nodes"])
     return StateUpdate(
-        nodes=nodes.distinct,
-        memory=whole["memory"][nodes.last],
-        memory_time=whole["memory_time"][nodes.last],
+        nodes=nodes,
+        memory=memory,
+        memory_time=time,
         mail_nodes=receivers.distinct,
         mails=whole["mails"][receivers.last],
         mail_time=whole["mail_time"][receivers.last],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lightning_tgnn.algorithms.streams.decayed_sums import sum_by_node
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.comm import Conversation
 from lightning_tgnn.state.nodes.wire import MailCodec, UpdateCodec, join, nodes_of, places_of, split
@@ -61,11 +62,18 @@ class UpdateUnderWay:
     def merged(self) -> StateUpdate:
         """Return the update of all ranks.
 
-        Ranks hold consecutive events, so the last write in the order of the ranks is from the latest event.
+        Ranks hold consecutive events, so the last write in the order of the ranks is from the latest event. Writes that
+        add up are added in the order of the ranks.
         """
         memory, mails = self._memory.wait(), self._mails.wait()
-        memory, mails = memory[organize(nodes_of(memory)).last], mails[organize(nodes_of(mails)).last]
-        return self._codec.unpack(memory, mails, position=self._update.position, changed=self._update.changed)
+        spec = self._codec.mail.spec
+        if not spec.decays:
+            memory, mails = memory[organize(nodes_of(memory)).last], mails[organize(nodes_of(mails)).last]
+        update = self._codec.unpack(memory, mails, position=self._update.position, changed=self._update.changed)
+        if not spec.decays:
+            return update
+        nodes, values, time = sum_by_node(update.nodes, update.memory, update.memory_time, spec.decays)
+        return replace(update, nodes=nodes, memory=values, memory_time=time)
 
 
 def route_of(

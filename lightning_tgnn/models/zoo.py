@@ -1,9 +1,10 @@
-"""TGN, JODIE and APAN, put together from the shared parts."""
+"""The models on event streams by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -14,6 +15,12 @@ from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
 from lightning_tgnn.models.memory.memory_updaters import GRUUpdater, MailboxAttentionUpdater, RNNUpdater
 from lightning_tgnn.models.memory.message import Message, MessageFunction
 from lightning_tgnn.models.memory.time_encoding import TimeEncoder
+from lightning_tgnn.models.neighbors.graphmixer import GraphMixer
+from lightning_tgnn.models.neighbors.tgat import TGAT
+from lightning_tgnn.models.pairs.dygformer import DyGFormer
+from lightning_tgnn.models.pairs.tncn import TNCN
+from lightning_tgnn.models.pairs.tpnet import TPNet
+from lightning_tgnn.models.stream_model import StreamModel
 from lightning_tgnn.types import StateSpec, StreamInfo
 
 # Deviations above the mean beyond which less than one gap in a hundred lies, whatever their distribution (Chebyshev).
@@ -22,13 +29,13 @@ _LONGEST = 10
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Widths and rates of a memory-based temporal GNN.
+    """Widths and rates of a model that is built by its name; each takes what it has.
 
     Attributes:
         memory_dim: Width of the node memory.
         embedding_dim: Width of the embeddings.
         time_dim: Width of the time encoding.
-        num_heads: Attention heads of TGN and APAN.
+        num_heads: Attention heads of TGN, APAN, TNCN, TGAT and DyGFormer.
         mailbox_size: Mails that APAN keeps per node.
         static_dim: Width of the static node memory, 0 for none.
         dropout: Rate, in [0, 1).
@@ -72,7 +79,7 @@ class Mails:
     raw: bool = True
 
 
-def _tgn(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
+def _tgn(config: ModelConfig, info: StreamInfo, mails: Mails, kind: type[MemoryTGNN] = MemoryTGNN) -> MemoryTGNN:
     spec, message, read = _spec(config, info, mails)
     updater = GRUUpdater(read, _time_encoder(config, info))
     embedding = TemporalAttention(
@@ -84,7 +91,7 @@ def _tgn(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
         dropout=config.dropout,
     )
     sizes = {"embedding_dim": config.embedding_dim, "static_dim": config.static_dim}
-    return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
+    return kind(spec, info, updater, embedding, message=message, **sizes)
 
 
 def _jodie(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
@@ -113,21 +120,69 @@ def build_with_layer(layer: nn.Module, config: ModelConfig, info: StreamInfo, ma
     return MemoryTGNN(spec, info, updater, embedding, message=message, **sizes)
 
 
-_BUILDERS: dict[str, Callable[[ModelConfig, StreamInfo, Mails], MemoryTGNN]] = {
+def _tncn(config: ModelConfig, info: StreamInfo, mails: Mails) -> MemoryTGNN:
+    return _tgn(config, info, mails, TNCN)
+
+
+def _tgat(config: ModelConfig, info: StreamInfo, mails: Mails) -> TGAT:
+    return TGAT(info, num_heads=config.num_heads, **_widths(config))
+
+
+def _graphmixer(config: ModelConfig, info: StreamInfo, mails: Mails) -> GraphMixer:
+    return GraphMixer(info, **_widths(config))
+
+
+def _dygformer(config: ModelConfig, info: StreamInfo, mails: Mails) -> DyGFormer:
+    return DyGFormer(info, num_heads=config.num_heads, **_widths(config))
+
+
+def _tpnet(config: ModelConfig, info: StreamInfo, mails: Mails) -> TPNet:
+    return TPNet(info, **_widths(config))
+
+
+def _widths(config: ModelConfig) -> dict[str, Any]:
+    return {"embedding_dim": config.embedding_dim, "time_dim": config.time_dim, "dropout": config.dropout}
+
+
+_BUILDERS: dict[str, Callable[[ModelConfig, StreamInfo, Mails], StreamModel]] = {
     "tgn": _tgn,
     "jodie": _jodie,
     "apan": _apan,
+    "tgat": _tgat,
+    "graphmixer": _graphmixer,
+    "dygformer": _dygformer,
+    "tncn": _tncn,
+    "tpnet": _tpnet,
 }
 MODEL_NAMES = tuple(_BUILDERS)
+NODE_MODEL_NAMES = ("tgn", "jodie", "apan", "tgat", "graphmixer")
+"""The models that embed a node, whatever it is paired with."""
+_WITHOUT_MEMORY = ("tgat", "graphmixer", "dygformer", "tpnet")
+_DYGLIB_WIDTH, _WIDTH = 172, 100
 
 
-def build_model(name: str, config: ModelConfig, info: StreamInfo, mails: Mails | None = None) -> MemoryTGNN:
+def default_width(model: object) -> int:
+    """Return the width of the embeddings of a model, given by its name, where nobody says it."""
+    return _DYGLIB_WIDTH if model in _WITHOUT_MEMORY else _WIDTH
+
+
+def build_model(name: str, config: ModelConfig, info: StreamInfo, mails: Mails | None = None) -> StreamModel:
     """Return the model called ``name`` for a stream.
 
     Raises:
         InvalidArgumentError: No model has that name, or no message can be made.
     """
-    return _BUILDERS[check_choice("model", name, MODEL_NAMES)](config, info, mails or Mails())
+    if check_choice("model", name, MODEL_NAMES) in _WITHOUT_MEMORY:
+        _check_no_memory(name, config, mails)
+    return _BUILDERS[name](config, info, mails or Mails())
+
+
+def _check_no_memory(name: str, config: ModelConfig, mails: Mails | None) -> None:
+    """Refuse settings of a memory beside a model that has none."""
+    if config.static_dim or (mails is not None and mails.message is not None):
+        argument = "static_dim" if config.static_dim else "message"
+        cure = "leave it out, or take model='tgn'"
+        raise InvalidArgumentError(argument, "left out beside a model without node memory", name, cure)
 
 
 def _time_encoder(config: ModelConfig, info: StreamInfo) -> TimeEncoder:

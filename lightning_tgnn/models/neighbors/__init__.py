@@ -1,0 +1,1 @@
+"""Models without state, which read a node's latest neighbours."""

@@ -1,0 +1,1 @@
+"""Models whose score belongs to a pair of nodes."""
