@@ -16,8 +16,8 @@ import lightning_tgnn
 from lightning_tgnn import callbacks, strategies
 from lightning_tgnn.__main__ import main
 from lightning_tgnn.compat.registry import STRATEGIES
-from lightning_tgnn.models.zoo import MODEL_NAMES
 from lightning_tgnn.models.recurrent.zoo import RECURRENT_MODELS
+from lightning_tgnn.models.zoo import MODEL_NAMES
 from lightning_tgnn.strategies import parts
 from lightning_tgnn.strategies.processes.supervised import SupervisedStrategy
 from lightning_tgnn.tasks.node_classification import GRAPH_MODELS

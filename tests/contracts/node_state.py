@@ -1,6 +1,7 @@
 """Random sequences of what is done to node state, and dictionaries that say what comes of them."""
 
 import copy
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ SETTINGS = {
     "one mail with its own half": spec(1, own_half=True),
     "three mails": spec(3),
     "mails of their events": spec(3),
+    "sums": StateSpec.without_mails(NODES, MEMORY, (0.5, 1.0, 1.5)),
 }
 # Mails are made of rows that are written, and ranks know what all of them write.
 OF_EVENTS = {"one mail with its own half", "mails of their events"}
@@ -55,7 +57,10 @@ class Reference:
         for update in updates:
             columns = (update.nodes, update.memory, update.memory_time)
             for node, memory, time in zip(*(column.tolist() for column in columns), strict=True):
-                self._row(node).update(memory=memory, memory_time=time)
+                row = self._row(node)
+                if self.spec.decays:
+                    memory, time = self._sum(row["memory"], row["memory_time"], memory, time)
+                row.update(memory=memory, memory_time=time)
             columns = (update.mail_nodes, update.mails, update.mail_time, update.mail_event)
             for node, *mail in zip(*(column.tolist() for column in columns), strict=True):
                 delivered[node] = mail
@@ -65,6 +70,11 @@ class Reference:
             row["mails"][slot], row["mail_time"][slot], row["mail_event"][slot] = mail
             row["mail_count"] += 1
         self.position = updates[0].position
+
+    def _sum(self, held, since, more, time):
+        latest = max(since, time)
+        worth = [(math.exp(rate * (since - latest)), math.exp(rate * (time - latest))) for rate in self.spec.decays]
+        return [a * x + b * y for (a, b), x, y in zip(worth, held, more, strict=True)], latest
 
     def reset(self):
         self.rows, self.position = {}, 0
@@ -114,7 +124,9 @@ class Draw:
     def _update(self, events, position):
         last = {self.random.randrange(NODES): event for event in events for _ in range(2)}
         mailed = last
-        if not self.spec.own_half and events:
+        if self.spec.decays:
+            mailed = {}
+        elif not self.spec.own_half and events:
             mailed = {int(node): self.random.choice(events) for node in self._distinct(least=1)}
         event = torch.tensor(list(mailed.values()), dtype=torch.int64)
         memory = torch.rand(len(last), MEMORY, generator=self.generator)
@@ -125,7 +137,7 @@ class Draw:
             memory=memory,
             memory_time=torch.tensor(list(last.values()), dtype=torch.float64) / 3,
             mail_nodes=torch.tensor(list(mailed), dtype=torch.int64),
-            mails=torch.cat([first, second, EDGE_FEATURES[event]], dim=1),
+            mails=torch.cat([first, second, EDGE_FEATURES[event]], dim=1)[:, : self.spec.mail_dim],
             mail_time=event.double() / 3,
             mail_event=event,
             position=position,

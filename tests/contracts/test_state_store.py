@@ -24,6 +24,14 @@ def saved(state):
     return {"position": state["position"], **plain(rows_of(state))}
 
 
+def assert_same(found, wanted, setting, where):
+    if setting != "sums":
+        assert found == wanted, where
+        return
+    torch.testing.assert_close(found.pop("memory"), wanted.pop("memory"), rtol=1e-5, atol=1e-7, msg=where)
+    assert found == wanted, where
+
+
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_random_sequence(case, stores_on_ranks):
     _, ranks, setting = case
@@ -34,11 +42,11 @@ def test_a_random_sequence(case, stores_on_ranks):
         for number, (step, answer, found) in enumerate(zip(steps, answers, given, strict=True)):
             where = f"step {number} of {[step.kind for step in steps]} on rank {rank}"
             if step.kind in ("fetch", "train"):
-                assert plain(found) == answer[rank], where
+                assert_same(plain(found), answer[rank], setting, where)
             elif step.kind == "position":
                 assert found == answer, where
             elif answer is not None and rank == 0:
-                assert saved(found) == answer, where
+                assert_same(saved(found), answer, setting, where)
 
 
 @pytest.mark.parametrize("source", PLACES, ids=str)

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from lightning_tgnn import EventStore, LinkPrediction, TemporalDataModule
+from lightning_tgnn.models import DyGFormer, GraphMixer, TPNet
 from tests.data.example_streams import random_store
 
 
@@ -77,6 +78,21 @@ class DelayedByHand(PlainDescent):
             self.before[number], parameter.grad = parameter.grad.clone(), self.before[number]
 
 
+def small_tpnet(info):
+    return TPNet(info, decay=0.1, walk_dim=5, num_neighbors=3, embedding_dim=6, time_dim=4, dropout=0.0)
+
+
+def small_graphmixer(info):
+    return GraphMixer(info, num_neighbors=3, embedding_dim=6, time_dim=4, dropout=0.0)
+
+
+def small_dygformer(info):
+    return DyGFormer(info, history=4, embedding_dim=6, channel_dim=2, time_dim=4, dropout=0.0)
+
+
+SMALL = {"tpnet": small_tpnet, "graphmixer": small_graphmixer, "dygformer": small_dygformer}
+
+
 def as_torchrun(rank, ranks, hosts=1):
     each = ranks // hosts
     os.environ.update(
@@ -110,6 +126,8 @@ def build(
     data = TemporalDataModule(store, batch_size=batch_size, **reading)
     sizes = {"memory_dim": 6, "embedding_dim": 6, "time_dim": 4, "mailbox_size": 3, "dropout": 0.0, "lr": 1e-2}
     torch.manual_seed(7)
+    if model in SMALL:
+        return data, task_class(SMALL[model], lr=1e-2, **options)
     return data, task_class(model, **(sizes | options))
 
 

@@ -50,11 +50,21 @@ class Table:
             sent = zip(change.mail_nodes.tolist(), change.mails, change.mail_time, change.mail_event, strict=True)
             for node, mail, time, event in sent:
                 mails[node].append((int(event), (mail, time, event)))
-            self.position = change.position if len(change.nodes) else self.position
+            self.position = change.position if len(batch) else self.position
         for node, candidates in memory.items():
-            self.memory[node] = latest_of(candidates)
+            self.memory[node] = self.sum(node, candidates) if self.spec.decays else latest_of(candidates)
         for node, candidates in mails.items():
             self.mails[node].append(latest_of(candidates))
+
+    def sum(self, node, candidates):
+        """Return what is held and what is added of a node, all decayed to the latest time."""
+        zero = torch.zeros(self.spec.memory_dim), torch.tensor(0.0).double()
+        rows = [self.memory.get(node, zero), *(row for _, row in candidates)]
+        latest = max(time for _, time in rows)
+        blocks = (
+            torch.tensor(self.spec.decays).double().repeat_interleave(self.spec.memory_dim // len(self.spec.decays))
+        )
+        return sum(row * torch.exp(-blocks * (latest - time)) for row, time in rows).float(), latest
 
 
 def trained(task):

@@ -426,6 +426,16 @@ CASES += [
     Case("cdfgnn int8", "gcn", cdfgnn(**EXACT[0], gradient_compression="int8"), TWO, (2,)),
     passes((1, 2, 1), "jodie", gradient_compression="int8"),
 ]
+# Writes that add up, models without state, and models of pairs.
+PAIRS = ("tpnet", "tncn")
+CASES += [Case("sven, pairs", model, sven(), ranks=(2, 3, 4)) for model in (*PAIRS, "dygformer", "tgat")]
+CASES += [Case("sven, pairs by destination", "tpnet", BY_DESTINATION, ranks=(2, 3))]
+CASES += [Case("sven, pairs late", "tpnet", sven(1, micro_batches=2), ranks=(2, 3), validate_every=1)]
+CASES += [Case("depcache, pairs", model, lambda hosts: DepCacheStrategy(), ranks=(2, 3)) for model in (*PAIRS, "tgat")]
+CASES += [Case("depcomm, pairs", model, lambda hosts: DepCommStrategy(), ranks=(2, 3)) for model in PAIRS]
+CASES += [Case("pipetgl, pairs", model, pipetgl(), **TURN) for model in (*PAIRS, "graphmixer")]
+CASES += [Case("pipetgl, pairs passed on", "tpnet", pipetgl(pass_on=True), **TURN)]
+CASES += [Case("pipetgl, pairs, two copies", "tpnet", pipetgl(groups=2), **OF_TWO)]
 GROUPS = {"batch": 2, "shares": 2, "ranks": (2, 4)}
 WHOLE_GROUPS = {"batch": 2, "shares": 1, "ranks": (1, 3)}
 CUT_GROUPS = {"batch": 3, "shares": ALL, "ranks": (2, 3)}

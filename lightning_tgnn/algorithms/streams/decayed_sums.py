@@ -27,7 +27,8 @@ def decayed(values: Tensor, elapsed: Tensor, rates: tuple[float, ...]) -> Tensor
     >>> decayed(torch.ones(1, 2), torch.tensor([2.0]).double(), (0.0, 0.5))
     tensor([[1.0000, 0.3679]])
     """
-    return (values.view(len(values), len(rates), -1) * factors(elapsed, rates).unsqueeze(2)).flatten(1)
+    blocks = values.unflatten(1, (len(rates), values.shape[1] // len(rates)))
+    return (blocks * factors(elapsed, rates).unsqueeze(2)).flatten(1)
 
 
 def factors(elapsed: Tensor, rates: tuple[float, ...]) -> Tensor:

@@ -87,12 +87,12 @@ class DyGFormer(PairModel):
         kept = mask.unsqueeze(-1)
         width = nodes.shape[2] // self.patch
         channels = [
-            channel((rows * kept).view(pairs, 2 * width, -1))
+            channel((rows * kept).view(pairs, 2 * width, channel.in_features))
             for channel, rows in zip(self.channels, features, strict=True)
         ]
         is_empty = ~mask.view(pairs, 2 * width, self.patch).any(2)
         made = self.transformer(torch.cat(channels, dim=-1), src_key_padding_mask=is_empty)
-        made, filled = made.view(pairs, 2, width, -1), (~is_empty).view(pairs, 2, width, 1)
+        made, filled = made.unflatten(1, (2, width)), (~is_empty).view(pairs, 2, width, 1)
         sides = (made * filled).sum(2) / filled.sum(2)
         return self.head(self.out(sides).flatten(1)).squeeze(1).float()
 

@@ -111,15 +111,17 @@ class TPNet(PairModel):
         count, written = len(batch), batch.num_written
         if not count:
             return super().make_mails(updated, batch)
-        latest = batch.time[-1]
-        ends = batch.candidate_index[: 2 * count]
-        rows = self.rows_at(batch.nodes[:written], UpdatedRows(*(table[:written] for table in updated)), latest)
-        weights = factors(latest - batch.time, self.spec.decays[:1]).repeat(2, 1)
-        sent = rows[:, :-1].flatten(1)[torch.cat([ends[count:], ends[:count]])] * weights
+        # What a node gets is as of its own latest event: so it does not depend on how ranks share the batch.
+        ends, time = batch.candidate_index[: 2 * count], batch.time.repeat(2)
+        latest = time.new_zeros(written).scatter_reduce_(0, ends, time, "amax", include_self=False)
+        others, now = torch.cat([ends[count:], ends[:count]]), latest[ends]
+        longer = decayed(updated.memory.detach().float()[others], now - updated.memory_time[others], self.spec.decays)
+        rows = torch.cat([self.first_rows(batch.nodes[:written])[others], longer], dim=1)
+        sent = rows[:, : longer.shape[1]] * factors(now - time, self.spec.decays[:1])
         return StateUpdate(
             nodes=batch.nodes[:written],
             memory=sent.new_zeros(written, sent.shape[1]).index_add_(0, ends, sent),
-            memory_time=latest.expand(written),
+            memory_time=latest,
             mail_nodes=batch.nodes[:0],
             mails=sent[:0, :0],
             mail_time=batch.time[:0],
@@ -185,8 +187,8 @@ class TPNet(PairModel):
             parts.append(batch.node_features[batch.neighbor_index[ends]])
         if batch.edge_features.shape[-1]:
             parts.append(batch.edge_features[batch.neighbor_edge[ends]])
-        parts.append(features.reshape(len(ends), 2, width, -1))
+        parts.append(features.reshape(len(ends), 2, width, 2 * features.shape[2]))
         tokens = (self.project(torch.cat(parts, dim=-1)) * mask.unsqueeze(-1)).flatten(0, 1)
         for block in self.blocks:
             tokens = block(tokens)
-        return tokens.mean(1).view(len(ends), 2, -1)
+        return tokens.mean(1).unflatten(0, (len(ends), 2))
