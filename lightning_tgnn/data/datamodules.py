@@ -117,14 +117,9 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return self.sampled_roots or (model.sampled_roots if isinstance(model, _SamplesRoots) else "all")
 
     @property
-    def num_neighbors(self) -> int:
-        """Past neighbours per root: given, else as many as the model needs."""
-        needed = getattr(self._model, "num_neighbors", None) if self._given_neighbors is None else None
-        return super().num_neighbors if needed is None else needed
-
-    @num_neighbors.setter
-    def num_neighbors(self, number: int) -> None:
-        self._given_neighbors = number
+    def _needed_neighbors(self) -> int:
+        needed = getattr(self._model, "num_neighbors", None)
+        return super()._needed_neighbors if needed is None else needed
 
     @property
     def _draws_negatives(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +12,7 @@ from lightning_tgnn.types import EventBatch, RootBatch, SampledRoots, StateRows,
 class StreamModel(nn.Module):
     """Base of all models on event streams. As it is, it keeps no state; subclass it and define `embed`.
 
-    A node with state: subclass `MemoryModel`. A score that belongs to a pair of nodes: subclass `PairModel`.
+    For nodes with a memory subclass `MemoryModel`; for scores that belong to a pair of nodes subclass `PairModel`.
 
     Every method works row by row: its result for a row must not depend on which or how many other rows are there,
     because ranks have different rows, and a rank may have none.
@@ -26,11 +24,9 @@ class StreamModel(nn.Module):
 
     Attributes:
         num_neighbors: K, where the model needs as many places for neighbours; None takes any number.
-        past_in_tgb: The ``past`` of the entry of such a model on TGB's leaderboards.
     """
 
     num_neighbors: int | None = None
-    past_in_tgb: ClassVar[str] = "time"
 
     def __init__(self, spec: StateSpec, *, embedding_dim: int = 0, sampled_roots: SampledRoots = "all") -> None:
         super().__init__()

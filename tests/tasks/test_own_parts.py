@@ -213,7 +213,10 @@ def test_recipes_take_them_by_path_and_predict_too(my_parts, in_own_group, argum
     [
         ({"model": "my_parts.Nothing"}, "model must be the import path of a class, got 'my_parts.Nothing'; check the"),
         ({"message": "my_parts.Nothing"}, "message must be the import path of a class, got 'my_parts.Nothing'; che"),
-        ({"model": {"class_path": "torch.nn.Identity"}}, "model must be built as a MemoryModel, got 'a Identity'"),
+        (
+            {"model": {"class_path": "torch.nn.Identity"}},
+            "model must be built as a MemoryModel, .*, got 'a Identity'",
+        ),
     ],
 )
 def test_paths_in_recipes_that_name_something_else_are_refused(my_parts, in_own_group, arguments, message):
@@ -351,19 +354,19 @@ MISUSE = [
     ),
     ({"model": MeanModel, "dropout": 0.3}, "dropout must be left out beside a model of your own, got 0.3"),
     ({"model": MeanModel, "message": GatedMessage}, "message must be left out beside a model of your own"),
-    ({"model": MeanModel(data_module().info)}, "model must be what builds a MemoryModel, .* got 'MeanModel'; give a"),
-    ({"model": "tgm"}, "model must be what builds a MemoryModel, or one of 'apan', 'jodie', 'tgn', got 'tgm'; did"),
+    ({"model": MeanModel(data_module().info)}, "model must be what builds a StreamModel, .* got 'MeanModel'; give a"),
+    ({"model": "tgm"}, "model must be what builds a StreamModel, or one of 'apan', .*, got 'tgm'; did"),
     ({"model": "own.Nothing"}, "model must be the import path of a class, got 'own.Nothing'; check the name, and that"),
     (
         {"model": nn.Linear},
         "model must be called with the info of the data alone, got \"Linear: missing .*'out_features'\"; write",
     ),
-    ({"model": 7}, "model must be what builds a MemoryModel, .* got 'int'"),
+    ({"model": 7}, "model must be what builds a StreamModel, .* got 'int'"),
     (
         {"model": lambda info: nn.Linear(2, 2)},
-        "model must be built as a MemoryModel, got 'a Linear'; subclass",
+        "model must be built as a MemoryModel, StreamModel or PairModel, got 'a Linear'; subclass",
     ),
-    ({"model": lambda info: 7}, "model must be built as a MemoryModel, got 'a int'"),
+    ({"model": lambda info: 7}, "model must be built as a MemoryModel, StreamModel or PairModel, got 'a int'"),
     ({"model": sized(width=0)}, "memory_dim must be an integer of at least 1, got 0"),
     ({"model": sized(sampled_roots="some")}, "sampled_roots must be one of 'all', 'events', 'none', got 'some'"),
     ({"model": sized(mailbox_size=0)}, "mailbox_size must be an integer of at least 1, got 0"),

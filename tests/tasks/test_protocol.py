@@ -336,7 +336,7 @@ def test_several_ranks_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "tgat"}, "model must be .* or one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        ({"model": "cawn"}, "model must be .* or one of 'apan', .*'tpnet', got 'cawn'"),
         ({"memory_dim": 0}, "memory_dim must be an integer of at least 1, got 0"),
         ({"memory_dim": 7}, "memory_dim must be a multiple of num_heads=2, got 7"),
         ({"embedding_dim": 5}, "embedding_dim must be a multiple of num_heads=2"),

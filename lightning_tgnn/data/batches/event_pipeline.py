@@ -255,12 +255,16 @@ class EventPipeline(SplitSource):
 
     @property
     def num_neighbors(self) -> int:
-        """Past neighbours per root."""
-        return _NEIGHBORS if self._given_neighbors is None else self._given_neighbors
+        """Past neighbours per root: given, else as many as the model needs."""
+        return self._needed_neighbors if self._given_neighbors is None else self._given_neighbors
 
     @num_neighbors.setter
     def num_neighbors(self, number: int) -> None:
         self._given_neighbors = number
+
+    @property
+    def _needed_neighbors(self) -> int:
+        return _NEIGHBORS
 
     def _roots_to_sample(self) -> SampledRoots:
         return self.sampled_roots or "all"

@@ -283,14 +283,13 @@ def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: Sa
         everyone, events = _with_second_hop(store, roots.flatten(), found.flatten(0, 1))
         seconds = other_end(store, everyone.unsqueeze(1), events, events >= 0)
         own, others = everyone.split([roots.numel(), len(everyone) - roots.numel()])
-        return torch.cat(
-            [part.reshape(len(src), -1) for part in (own, others, *seconds.split([len(own), len(others)]))], 1
-        )
+        parts = own, others, *seconds.split([len(own), len(others)])
+        return torch.cat([part.reshape(len(src), -1) for part in parts], dim=1)
     return torch.cat([roots, other_end(store, roots.unsqueeze(2), found, found >= 0).flatten(1)], dim=1)
 
 
 def _with_second_hop(store: EventStore, roots: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-    """Return roots and then their neighbours, int64 [R + R K], and the events of each one's own, [R + R K, K].
+    """Return roots and then their neighbours, int64 [R + R K], and the events of their neighbours, [R + R K, K].
 
     Args:
         store: The stream.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -50,8 +48,6 @@ class MemoryModel(StreamModel):
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
     """
-
-    past_in_tgb: ClassVar[str] = "batch"
 
     def __init__(
         self,

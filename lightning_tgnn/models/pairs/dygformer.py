@@ -11,7 +11,7 @@ from lightning_tgnn.models.pairs.pair_model import PairModel
 from lightning_tgnn.types import RootBatch, StateSpec, StreamInfo, UpdatedRows
 
 
-class DyGFormer(PairModel):
+class DyGFormer(PairModel[UpdatedRows]):
     """Scores a pair by both histories at once: each node and its latest events, with how often both sides met a node.
 
     An entry of a history has four channels: node features, edge features, encoded age, and the co-occurrence encoding

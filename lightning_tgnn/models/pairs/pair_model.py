@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -10,14 +10,16 @@ from torch import Tensor
 from lightning_tgnn.models.stream_model import StreamModel, check_result
 from lightning_tgnn.types import EventBatch, RootBatch, UpdatedRows
 
+_Encoded = TypeVar("_Encoded")
 
-class PairModel(StreamModel):
+
+class PairModel(StreamModel, Generic[_Encoded]):
     """Base of the models that look at source and candidate together; subclass it for a model of your own.
 
     A subclass defines `score_pairs`, and `encode` if all pairs of a batch share some work. A model with state gives its
     ``spec`` and overrides `make_mails`, which returns what a batch writes.
 
-    Args and further attributes are those of `StreamModel`; nobody asks for embeddings.
+    The type parameter is the result of `encode`. Arguments are as for `StreamModel`, without ``embedding_dim``.
 
     Attributes:
         pairs_per_piece: Pairs that are scored at once where no gradient is wanted, which bounds the memory.
@@ -25,7 +27,7 @@ class PairModel(StreamModel):
 
     pairs_per_piece: int = 4096
 
-    def encode(self, updated: UpdatedRows, batch: RootBatch) -> Any:
+    def encode(self, updated: UpdatedRows, batch: RootBatch) -> _Encoded:
         """Return what all pairs of a batch share, made once however many pieces it is scored in.
 
         Args:
@@ -35,9 +37,9 @@ class PairModel(StreamModel):
         Returns:
             What `score_pairs` is given; by default ``updated``.
         """
-        return updated
+        return cast(_Encoded, updated)
 
-    def score_pairs(self, encoded: Any, batch: RootBatch, source: Tensor, destination: Tensor) -> Tensor:
+    def score_pairs(self, encoded: _Encoded, batch: RootBatch, source: Tensor, destination: Tensor) -> Tensor:
         """Return the logits of P pairs of roots; both roots of a pair have the same time.
 
         Args:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor, nn
 
-from lightning_tgnn.models.memory.embeddings import TemporalAttention
+from lightning_tgnn.models.memory.embeddings import Embedding, TemporalAttention
 from lightning_tgnn.models.memory.memory_tgnn import MemoryTGNN
+from lightning_tgnn.models.memory.memory_updaters import MemoryUpdater
+from lightning_tgnn.models.memory.message import Message
 from lightning_tgnn.models.pairs.pair_model import PairModel
-from lightning_tgnn.types import RootBatch, UpdatedRows
+from lightning_tgnn.types import RootBatch, StateSpec, StreamInfo, UpdatedRows
 
 
-class TNCN(PairModel, MemoryTGNN):
+class TNCN(PairModel[tuple[Tensor, Tensor]], MemoryTGNN):
     """TGN whose head sees which sampled neighbours a pair has in common: the variant of 0 and 1 hops.
 
     The head is ``MLP([z_u * z_v, c_01, c_10, c_11])``: ``c_11`` is the sum of ``z_w`` over the common neighbours w,
@@ -22,25 +22,41 @@ class TNCN(PairModel, MemoryTGNN):
     depends on its batch; here they are the sampled neighbours of u and v alone.
 
     Args:
-        *args: As of `MemoryTGNN`; its embedding is a `TemporalAttention`.
-        **kwargs: The same.
+        spec: As for `MemoryTGNN`, like the others.
+        info: What the stream looks like.
+        updater: Applies pending mails.
+        embedding: Makes embeddings of the roots.
+        embedding_dim: Width of the embeddings.
+        static_dim: Width of the static node memory; 0 for none.
+        message: Makes messages of mails; None gives the updater the mails.
     """
 
-    past_in_tgb: ClassVar[str] = "batch"
+    embedding: TemporalAttention
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        width = self.embedding_dim
-        self.head = nn.Sequential(nn.Linear(4 * width, width), nn.ReLU(), nn.Linear(width, 1))
+    def __init__(
+        self,
+        spec: StateSpec,
+        info: StreamInfo,
+        updater: MemoryUpdater,
+        embedding: Embedding,
+        *,
+        embedding_dim: int,
+        static_dim: int = 0,
+        message: Message | None = None,
+    ) -> None:
+        sizes = {"embedding_dim": embedding_dim, "static_dim": static_dim}
+        MemoryTGNN.__init__(self, spec, info, updater, embedding, **sizes, message=message)
+        self.head = nn.Sequential(nn.Linear(4 * embedding_dim, embedding_dim), nn.ReLU(), nn.Linear(embedding_dim, 1))
 
     def encode(self, updated: UpdatedRows, batch: RootBatch) -> tuple[Tensor, Tensor]:
         """Return the embeddings of the roots, [R, d_emb], and of all nodes without their neighbours, [U, d_emb]."""
-        assert isinstance(self.embedding, TemporalAttention)
         states = self.states(updated, batch)
         alone = self.embedding.norm(torch.relu(self.embedding.from_own(states)))
         return self.embedding(states, updated.memory_time, batch), alone
 
-    def score_pairs(self, encoded: Any, batch: RootBatch, source: Tensor, destination: Tensor) -> Tensor:
+    def score_pairs(
+        self, encoded: tuple[Tensor, Tensor], batch: RootBatch, source: Tensor, destination: Tensor
+    ) -> Tensor:
         """Return the logits of pairs of roots, [P]."""
         roots, alone = encoded
         ends = torch.stack([source, destination], dim=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,7 @@ from lightning_tgnn.types import EventBatch, RootBatch, StateSpec, StateUpdate, 
 _BITS = 31
 
 
-class TPNet(PairModel):
+class TPNet(PairModel[tuple[Tensor, Tensor, Tensor]]):
     """Scores a pair by the temporal walks that end in both nodes, and by their neighbours' walks.
 
     The state of a node is ``walk_length`` rows of width ``walk_dim``, projections of its rows of the temporal walk
@@ -131,26 +130,33 @@ class TPNet(PairModel):
         )
 
     @torch.no_grad()
-    def encode(self, updated: UpdatedRows, batch: RootBatch) -> tuple[Tensor, Tensor]:
-        """Return the rows of all nodes, float32 [U, k + 1, d], and their time, the earliest of the roots."""
+    def encode(self, updated: UpdatedRows, batch: RootBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows of all nodes, [U, k + 1, d], their inner products, and their time, the earliest of a root."""
         begin = batch.root_times.min() if len(batch.root_times) else batch.root_times.new_zeros(())
-        return self.rows_at(batch.nodes, updated, begin), begin
+        rows = self.rows_at(batch.nodes, updated, begin)
+        return rows, torch.bmm(rows, rows.transpose(1, 2)), begin
 
-    def score_pairs(self, encoded: Any, batch: RootBatch, source: Tensor, destination: Tensor) -> Tensor:
+    def score_pairs(
+        self, encoded: tuple[Tensor, Tensor, Tensor], batch: RootBatch, source: Tensor, destination: Tensor
+    ) -> Tensor:
         """Return the logits of pairs of roots, [P]."""
-        rows, begin = encoded
+        rows, own, begin = encoded
+        elapsed = batch.root_times[source] - begin
         with torch.no_grad(), torch.autocast(source.device.type, enabled=False):
-            products = self._products(rows, batch, source, destination, batch.root_times[source] - begin)
+            products = self._products(rows, own, batch, source, destination, elapsed)
         features = self.pair_mlp(products)
         ends = torch.stack([source, destination], dim=1)
         embeddings = self._embed(features[:, 1:], batch, ends)
         return self.head(torch.cat([embeddings.flatten(1), features[:, 0]], dim=-1)).squeeze(1).float()
 
-    def _products(self, rows: Tensor, batch: RootBatch, source: Tensor, destination: Tensor, elapsed: Tensor) -> Tensor:
+    def _products(
+        self, rows: Tensor, own: Tensor, batch: RootBatch, source: Tensor, destination: Tensor, elapsed: Tensor
+    ) -> Tensor:
         """Return the logarithms of all inner products of two nodes, of the pair and of its neighbours with its ends.
 
         Args:
             rows: float32 [U, k + 1, d], at the time when elapsed times begin.
+            own: float32 [U, k + 1, k + 1], inner products of the rows of each node.
             batch: Where the neighbours are.
             source: int64 [P].
             destination: int64 [P].
@@ -161,7 +167,6 @@ class TPNet(PairModel):
             source and with destination.
         """
         pairs, depth = len(source), self.walk_length + 1
-        own = torch.bmm(rows, rows.transpose(1, 2))
         ends = batch.root_index[torch.stack([source, destination], dim=1)]
         neighbors = torch.stack([batch.neighbor_index[source], batch.neighbor_index[destination]], dim=1)
         width = neighbors.shape[2]

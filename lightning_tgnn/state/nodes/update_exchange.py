@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lightning_tgnn.algorithms.streams.decayed_sums import sum_by_node
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.comm import Conversation
+from lightning_tgnn.state.nodes.local import merged_memory
 from lightning_tgnn.state.nodes.wire import MailCodec, UpdateCodec, join, nodes_of, places_of, split
 from lightning_tgnn.types import RowExchange, SharedWrites, Stages, StateRows, StateUpdate, UpdatedRows, WriteRoute
 
@@ -72,7 +72,7 @@ class UpdateUnderWay:
         update = self._codec.unpack(memory, mails, position=self._update.position, changed=self._update.changed)
         if not spec.decays:
             return update
-        nodes, values, time = sum_by_node(update.nodes, update.memory, update.memory_time, spec.decays)
+        nodes, values, time = merged_memory(update.nodes, update.memory, update.memory_time, spec)
         return replace(update, nodes=nodes, memory=values, memory_time=time)
 
 
