@@ -65,8 +65,8 @@ class PairModel(StreamModel, Generic[_Encoded]):
             InvalidArgumentError: The result of `score_pairs` has another shape.
         """
         step = max(len(source), 1) if torch.is_grad_enabled() else self.pairs_per_piece
-        if not len(source):  # a rank may have none, but its weights take part in every update
-            return torch.stack([0 * weight.sum() for weight in self.parameters()]).sum().expand(0)
+        if not len(source):  # a rank may have none, but its weights, and owners of rows, take part in every update
+            return torch.stack([0 * one.sum() for one in (updated.memory, *self.parameters())]).sum().expand(0)
         encoded = self.encode(updated, batch)
         pieces = []
         for some in zip(source.split(step), destination.split(step), strict=True):
