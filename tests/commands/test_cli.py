@@ -332,7 +332,7 @@ def test_print_config_is_a_recipe(capsys):
     with pytest.raises(SystemExit):
         main(["fit", f"--config={ROOT / 'recipes/quickstart.yaml'}", "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["data"]["init_args"]["num_neighbors"] == 10
+    assert printed["data"]["init_args"]["past"] == "time"
     assert printed["model"]["init_args"]["dropout"] == 0.1
 
 
@@ -349,7 +349,7 @@ def test_another_task_keeps_its_own_defaults(capsys):
     [
         (["--data.source=nowhere.csv"], r"lightning-tgnn: .*nowhere\.csv"),
         (["--data.batch_size=0"], r"batch_size must be an integer of at least 1, got 0"),
-        (["--model.model=tgat"], r"model must be .*one of 'apan', 'jodie', 'tgn', got 'tgat'"),
+        (["--model.model=cawn"], r"model must be .*one of 'apan', .*, got 'cawn'"),
         (["--data.negatives=hard"], r"negatives must be one of"),
         (
             ["--model.no_such_option=1"],

@@ -392,7 +392,8 @@ def test_a_recipe_says_where_it_runs_and_how_long():
         "init_args": {"epoch": 2, "memory": 2},
     }
     assert (recipe["trainer"]["devices"], recipe["trainer"]["num_nodes"], recipe["trainer"]["max_epochs"]) == (2, 2, 2)
-    assert recipe["data"]["init_args"] == {"source": "events.csv", "past": "batch", "batch_size": 200}
+    data = {"source": "events.csv", "num_neighbors": 10, "past": "batch", "batch_size": 200}
+    assert recipe["data"]["init_args"] == data
     assert recipe["model"]["init_args"] == {"model": "jodie"}
     assert "# An epoch trains every event 4 times." in text
     broken_off = recipe["trainer"]["callbacks"][-1]["init_args"]
