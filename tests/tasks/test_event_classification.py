@@ -284,7 +284,7 @@ def test_jodie_files_carry_state_labels(tmp_path):
     assert 0 <= run.callback_metrics["val/auc"] <= 1
 
 
-@pytest.mark.parametrize("options", [{"hidden_dim": 0}, {"lr": 0.0}, {"model": "tgat"}, {"weight_decay": -1.0}])
+@pytest.mark.parametrize("options", [{"hidden_dim": 0}, {"lr": 0.0}, {"model": "tpnet"}, {"weight_decay": -1.0}])
 def test_bad_arguments_are_refused(options):
     with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} must be"):
         EdgeClassification(**options)
