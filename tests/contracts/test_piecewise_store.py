@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lightning_tgnn.types import StateRows
-from tests.contracts.node_state import FIELDS, NODES, SETTINGS, Reference, plain, rows_of
+from tests.contracts.node_state import FIELDS, NODES, SETTINGS, Reference, assert_same, plain, rows_of
 from tests.contracts.stores import PIECES, turns
 
 
@@ -24,17 +24,17 @@ def test_pieces_are_the_whole(case, stores_on_ranks):
             where, nodes, places = f"turn {number} on rank {rank}", turn["nodes"][rank], []
             for piece, rows in seen["pieces"]:
                 places += piece.tolist()
-                assert plain(rows) == reference.fetch(nodes[piece]), where
+                assert_same(plain(rows), reference.fetch(nodes[piece]), setting, where)
             assert sorted(places) == list(range(len(nodes))), where
             reference.commit(turn["updates"])
             kept = reference.snapshot()
             if turn["between"] == "evaluate":
                 reference.commit(turn["meanwhile"])
             if "others" in seen:
-                assert plain(seen["others"]) == reference.fetch(turn["others"][rank]), where
+                assert_same(plain(seen["others"]), reference.fetch(turn["others"][rank]), setting, where)
             reference.restore(kept)
             if "saved" in seen and rank == 0:
-                assert plain(rows_of(seen["saved"])) == reference.fetch(torch.arange(NODES)), where
+                assert_same(plain(rows_of(seen["saved"])), reference.fetch(torch.arange(NODES)), setting, where)
                 assert seen["saved"]["position"] == reference.position, where
             if turn["between"] == "reset":
                 reference.reset()

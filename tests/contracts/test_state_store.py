@@ -5,7 +5,18 @@ import torch
 
 from lightning_tgnn.comm import Exchange
 from lightning_tgnn.types import StateStore
-from tests.contracts.node_state import FIELDS, NODES, SETTINGS, Draw, Reference, expected, plain, rows_of, sequence
+from tests.contracts.node_state import (
+    FIELDS,
+    NODES,
+    SETTINGS,
+    Draw,
+    Reference,
+    assert_same,
+    expected,
+    plain,
+    rows_of,
+    sequence,
+)
 from tests.contracts.stores import CASES, LENGTH, PLACES, STORES, going_on, seed_of
 
 THREE = SETTINGS["three mails"]
@@ -22,14 +33,6 @@ def test_members(name):
 
 def saved(state):
     return {"position": state["position"], **plain(rows_of(state))}
-
-
-def assert_same(found, wanted, setting, where):
-    if setting != "sums":
-        assert found == wanted, where
-        return
-    torch.testing.assert_close(found.pop("memory"), wanted.pop("memory"), rtol=1e-5, atol=1e-7, msg=where)
-    assert found == wanted, where
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
