@@ -12,7 +12,7 @@ from lightning_tgnn.comm import Messages, ProcessGroups, shared_tensors
 from lightning_tgnn.state import PipelinedStateStore
 from lightning_tgnn.state.nodes.pipelined import pipelined_shapes
 from lightning_tgnn.types import RankLayout, Surroundings
-from tests.contracts.node_state import NODES, SETTINGS, Draw, Reference, plain, rows_of
+from tests.contracts.node_state import NODES, SETTINGS, Draw, Reference, assert_same, plain, rows_of
 from tests.multiprocess.ranks import run_ranks
 
 RANKS, TURNS, EVALUATED = 4, 10, 3
@@ -126,16 +126,19 @@ def test_a_batch_reads_what_all_before_have_written(case, played):
     for turn, (row, between) in enumerate(batches(case)):
         for place, (nodes, update, _) in enumerate(row):
             read, other = played[place][case][turn]
-            assert read == reference.fetch(nodes), (turn, place)
+            assert_same(read, reference.fetch(nodes), case[2], f"turn {turn}, place {place}")
             reference.commit([update])
         for place in range(ranks):
             other = played[place][case][turn][1]
             if between == "position":
                 assert other == reference.position
             elif between == "held":
-                assert other == reference.fetch((holders(ranks) == place).nonzero().squeeze(1))
+                assert_same(
+                    other, reference.fetch((holders(ranks) == place).nonzero().squeeze(1)), case[2], f"turn {turn}"
+                )
             elif between == "save" and place == 0:
-                assert other == (reference.position, reference.fetch(everything))
+                assert other[0] == reference.position
+                assert_same(other[1], reference.fetch(everything), case[2], f"turn {turn}")
         if between == "reset":
             reference.reset()
 
