@@ -28,7 +28,9 @@ from lightning_tgnn.commands.fit.shown import ParameterSummary
 from lightning_tgnn.commands.shared.parse_errors import OneLineErrors
 from lightning_tgnn.commands.shared.printed import Best, print_report
 from lightning_tgnn.commands.shared.recipe_file import RecipeFile
+from lightning_tgnn.data.streams.fixed_protocol import PROTOCOLS
 from lightning_tgnn.files.runs import deciding_callback
+from lightning_tgnn.metrics.of_protocol import MAIN_METRIC
 from lightning_tgnn.tasks.task import Task
 
 _LARGEST_SEED = 2**32 - 1
@@ -70,6 +72,7 @@ class TGNNCommand(ResumingCLI):
         """Parse the arguments, and check what the parser lets pass and would end in an error of Python later."""
         super().parse_arguments(parser, args)
         subcommand = self.config["subcommand"]
+        _take_protocol(self.config[subcommand])
         _check_settings(self.config[subcommand], subcommand)
 
     def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
@@ -106,6 +109,8 @@ class TGNNCommand(ResumingCLI):
         if subcommand in ("fit", "validate", "test"):
             help_ = "Measure EdgeBank beside the model, on the same events and negatives."
             parser.add_argument("--edgebank", type=bool, default=False, help=help_)
+            help_ = f"A published protocol, {' or '.join(PROTOCOLS)}, in place of this package's; as --data.protocol."
+            parser.add_argument("--protocol", type=str | None, default=None, help=help_)
             help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
             parser.add_argument("--trust", type=bool, default=False, help=help_)
 
@@ -219,6 +224,24 @@ def _maker(chosen: Namespace) -> Callable[..., Any]:
     """Return what makes an optimizer or a schedule, from its class path and arguments."""
     module, _, name = chosen["class_path"].rpartition(".")
     return partial(getattr(import_module(module), name), **chosen.get("init_args", {}))
+
+
+def _take_protocol(settings: Namespace) -> None:
+    """Hand the protocol to the DataModule, and have what monitors this package's AP or MRR monitor the protocol's."""
+    data, given = settings.get("data"), settings.pop("protocol", None)
+    if given is not None and data is not None:
+        data["init_args.protocol"] = given
+    protocol = None if data is None else data.get("init_args.protocol")
+    if protocol not in PROTOCOLS:
+        return
+    callbacks = settings.get("trainer.callbacks") or []
+    for holder in (*(callbacks if isinstance(callbacks, list) else [callbacks]), settings.get("lr_scheduler")):
+        arguments = None if holder is None else holder.get("init_args")
+        monitor = None if arguments is None else arguments.get("monitor")
+        if monitor in ("val/ap", "val/mrr"):
+            arguments["monitor"] = f"val/{MAIN_METRIC[protocol]}"
+            if arguments.get("filename"):
+                arguments["filename"] = arguments["filename"].replace(monitor, arguments["monitor"])
 
 
 def _check_settings(settings: Namespace, subcommand: str) -> None:

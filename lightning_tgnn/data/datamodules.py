@@ -122,6 +122,10 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return super()._needed_neighbors if needed is None else needed
 
     @property
+    def _past_in_tgb(self) -> str:
+        return getattr(self._model, "past_in_tgb", super()._past_in_tgb)
+
+    @property
     def _draws_negatives(self) -> bool:
         return draws_negatives(self._model)
 

@@ -13,6 +13,7 @@ from lightning_tgnn.metrics.classification import (
     MultiLabelF1,
     MultiLabelF1ByClass,
 )
+from lightning_tgnn.metrics.dyglib_metrics import DyGLibMetrics
 from lightning_tgnn.metrics.functional import (
     binary_auroc,
     binary_average_precision,
@@ -31,6 +32,7 @@ from lightning_tgnn.metrics.link_metrics import (
 
 __all__ = [
     "ClassMetrics",
+    "DyGLibMetrics",
     "ExpectedMeanReciprocalRank",
     "F1ByClass",
     "HitsAtK",

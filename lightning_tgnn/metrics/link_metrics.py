@@ -24,10 +24,15 @@ CANDIDATES_OF_HITS = 20
 
 
 class LinkMetrics(nn.Module):
-    """AP and AUC against the first negative of each event, MRR and Hits@10 against all, AP over unseen nodes."""
+    """AP and AUC against the first negative of each event, MRR and Hits@10 against all, AP over unseen nodes.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: Of the names of the metrics: the protocol that they are of, and a slash.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
         super().__init__()
+        self.prefix = prefix
         self.against_first = nn.ModuleDict({"ap": LinkAveragePrecision(), "auc": LinkAUROC()})
         self.against_all = nn.ModuleDict(
             {"mrr": MeanReciprocalRank(), "expected_mrr": ExpectedMeanReciprocalRank(), "hits@10": HitsAtK(10)}
@@ -38,7 +43,7 @@ class LinkMetrics(nn.Module):
     @property
     def names(self) -> tuple[str, ...]:
         """What `compute` may return."""
-        return *self.against_first, *self.against_all, "ap_inductive"
+        return tuple(f"{self.prefix}{name}" for name in (*self.against_first, *self.against_all, "ap_inductive"))
 
     def update(self, positive: Tensor, negatives: Tensor, unseen: Tensor) -> None:
         """Add a batch.
@@ -93,7 +98,7 @@ class LinkMetrics(nn.Module):
         left_out = {"ap_inductive"} if values["ap_inductive"].isnan() else set()
         if self.most_candidates.compute() < CANDIDATES_OF_HITS:
             left_out |= {"hits@10"}
-        return {name: value for name, value in values.items() if name not in left_out}
+        return {f"{self.prefix}{name}": value for name, value in values.items() if name not in left_out}
 
     def reset(self) -> None:
         """Forget all batches."""

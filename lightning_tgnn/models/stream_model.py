@@ -24,9 +24,11 @@ class StreamModel(nn.Module):
 
     Attributes:
         num_neighbors: K, where the model needs as many places for neighbours; None takes any number.
+        past_in_tgb: Which events count as past in the model's entry in TGB; see `TemporalDataModule`.
     """
 
     num_neighbors: int | None = None
+    past_in_tgb: str = "time"
 
     def __init__(self, spec: StateSpec, *, embedding_dim: int = 0, sampled_roots: SampledRoots = "all") -> None:
         super().__init__()

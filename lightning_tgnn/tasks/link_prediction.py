@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from lightning_tgnn.metrics import LinkMetrics
+from lightning_tgnn.metrics import DyGLibMetrics, LinkMetrics
+from lightning_tgnn.metrics.of_protocol import MAIN_METRIC, add_batch, link_metrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig, PairModel, default_width
 from lightning_tgnn.tasks.memory_task import MemoryTask
 from lightning_tgnn.tasks.requirements import at_path, check_left_out, check_model, message_builder
@@ -21,17 +22,19 @@ from lightning_tgnn.tasks.training_options import (
     TrainingOptions,
 )
 from lightning_tgnn.tasks.value_checks import check_link_scores, check_loss
-from lightning_tgnn.types import EventBatch, StreamInfo
+from lightning_tgnn.types import EventBatch, StreamInfo, protocol_of
 
 
-class LinkPrediction(MemoryTask[LinkMetrics]):
+class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
     """Trains a memory-based temporal GNN to predict links, that is to tell true destinations from negatives.
 
     Logs ``train/loss`` and ``train/events_per_second``; for ``val`` and ``test`` over all events of the split ``ap``
     and ``auc`` (against the first negative of each event), ``mrr``, ``expected_mrr`` and ``hits@10`` (against all its
     negatives), and ``ap_inductive`` over the events that have a node unseen in training, if there are any. ``mrr`` is
     computed as by TGB's evaluator, one over the mean rank of the ties. ``expected_mrr`` and ``hits@10`` are means over
-    a random order of the ties, so that they can be compared with chance. See `lightning_tgnn.metrics`.
+    a random order of the ties, so that they can be compared with chance. See `lightning_tgnn.metrics`. With a
+    ``protocol`` of the DataModule the name of the protocol stands before the name of a metric: ``test/tgb/mrr``; for
+    DyGLib's protocol see `DyGLibMetrics`.
 
     For the training of the weights, ``lr`` to ``capture``, see `TrainingOptions`.
 
@@ -105,8 +108,23 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         training = TrainingOptions.among(locals())
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
-        self.val_metrics = LinkMetrics()
-        self.test_metrics = LinkMetrics()
+        self._measured_by: str | None = None
+        self.val_metrics: LinkMetrics | DyGLibMetrics = LinkMetrics()
+        self.test_metrics: LinkMetrics | DyGLibMetrics = LinkMetrics()
+
+    def setup(self, stage: str) -> None:
+        """Measure by the protocol of the DataModule."""
+        super().setup(stage)
+        protocol = protocol_of(self.trainer)
+        if protocol != self._measured_by:
+            self._measured_by = protocol
+            self.figure = MAIN_METRIC[protocol]
+            self.val_metrics, self.test_metrics = (link_metrics(protocol).to(self.device) for _ in range(2))
+
+    @property
+    def past_in_tgb(self) -> str:
+        """Which events count as past in the model's entry in TGB."""
+        return self._model.past_in_tgb
 
     def build_head(self) -> None:
         """Create the link predictor, unless the model scores pairs itself."""
@@ -116,6 +134,9 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         """Return logits of the true destinations [B] and of the negatives [B, Q]."""
         if self.predictor is None:  # a pair model has scored them
             return embeddings[:, 0], embeddings[:, 1:]
+        if batch.negative_sources.numel():
+            logits = self.predictor.for_pairs(embeddings, *batch.candidate_places)
+            return logits[:, 0], logits[:, 1:]
         return self.predictor(embeddings, *batch.negatives.shape)
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
@@ -141,7 +162,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         """Score a batch."""
         self._evaluate(batch, self.test_metrics)
 
-    def metric_values(self, metrics: LinkMetrics) -> dict[str, Tensor]:
+    def metric_values(self, metrics: LinkMetrics | DyGLibMetrics) -> dict[str, Tensor]:
         """Return what was measured on a split, by name."""
         return metrics.compute()
 
@@ -160,7 +181,7 @@ class LinkPrediction(MemoryTask[LinkMetrics]):
         negatives = batch.negatives.shape[1] if len(batch) else 0
         return check_link_scores(self.stage_capture.order(self, batch)(self, batch), len(batch), negatives or None)
 
-    def _evaluate(self, batch: EventBatch, metrics: LinkMetrics) -> None:
+    def _evaluate(self, batch: EventBatch, metrics: LinkMetrics | DyGLibMetrics) -> None:
         positive, negatives = self.run_stages(batch)
         self.check_scores(positive, negatives)
-        metrics.update(positive, batch.rank_missing_last(negatives), batch.unseen)
+        add_batch(metrics, batch, positive, negatives)

@@ -23,7 +23,9 @@ from lightning_tgnn.types import (
     StreamInfo,
     datamodule_of,
     deals_batches,
+    draws_negatives,
     known_data,
+    protocol_of,
     ranks_per_copy,
     shares_node_state,
 )
@@ -183,9 +185,13 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
 
     Raises:
         InvalidArgumentError: The task is compiled, or the Trainer's precision, device or number of ranks would give
-            wrong results.
+            wrong results, or the DataModule follows a protocol for links and the task predicts none.
     """
     _check_not_compiled(trainer)
+    if protocol_of(trainer) is not None and not draws_negatives(trainer.lightning_module):
+        cure = "leave it out: its negatives and metrics are of links"
+        received = f"{protocol_of(trainer)!r} with {type(trainer.lightning_module).__name__}"
+        raise InvalidArgumentError("protocol", "left out beside a task that predicts no links", received, cure)
     check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
     if trainer.strategy.root_device.type == "mps":
         cure = "set accelerator='cpu': Apple's GPU has no float64, which times need"

@@ -182,7 +182,7 @@ def with_compiler(task: nn.Module, weights: dict[str, Any], prefix: str, *_: obj
 
 CURE = "give that, or run fit without a checkpoint to train anew"
 # Arguments of DataModules that came after checkpoints were made, with what these were trained with.
-BEFORE = {"embed_at": "event", "standardize_features": False}
+BEFORE = {"embed_at": "event", "standardize_features": False, "protocol": None}
 ARGUMENTS_BEFORE = {"dropout_on_sums": False}
 
 

@@ -1,12 +1,15 @@
 """Data classes and protocols that cross folders."""
 
 from lightning_tgnn.types.data_modules import (
+    DYGLIB_BATCH,
+    DYGLIB_COLUMNS,
     EventColumns,
     KnownData,
     StreamData,
     datamodule_of,
     known_data,
     only_one,
+    protocol_of,
 )
 from lightning_tgnn.types.exchange import (
     AnnouncedRows,
@@ -124,6 +127,8 @@ from lightning_tgnn.types.temporal import (
 from lightning_tgnn.types.tensor_fields import TensorFields
 
 __all__ = [
+    "DYGLIB_BATCH",
+    "DYGLIB_COLUMNS",
     "EVERY",
     "FULL",
     "SHARDED",
@@ -227,6 +232,7 @@ __all__ = [
     "missing_stages",
     "on_this_rank",
     "only_one",
+    "protocol_of",
     "ranks_per_batch",
     "ranks_per_copy",
     "shares_node_state",

@@ -88,14 +88,34 @@ class KnownData:
         return {}
 
 
+DYGLIB_BATCH = 200
+"""Events over which DyGLib takes the AP and AUC whose means it reports."""
+
+DYGLIB_COLUMNS = (
+    ("random", False),
+    ("random", True),
+    ("historical", False),
+    ("inductive", False),
+    ("historical", True),
+)
+"""The negatives of an event under DyGLib's protocol: their kind, and whether they are of the inductive setting, which
+only events with a node unseen in training have. Its sampler of inductive negatives knows events of the test split
+alone there, so that they are its historical ones."""
+
+
 class StreamData(KnownData):
     """A DataModule of an event stream.
 
     Attributes:
-        past: ``"time"``, ``"batch"`` or ``"event"``: what came before an event.
+        protocol: ``"dyglib"``, ``"tgb"``, or None for the protocol of this package.
     """
 
-    past: str
+    protocol: str | None = None
+
+    @property
+    def past(self) -> str:
+        """``"time"``, ``"batch"`` or ``"event"``: what came before an event."""
+        raise NotImplementedError
 
     @property
     def store(self) -> EventColumns:
@@ -146,6 +166,11 @@ class _AsFarAsKnown(KnownData):
     def fixed_settings(self, *, training: bool) -> Mapping[str, Any]:
         says = getattr(self._data, "fixed_settings", None)
         return {} if says is None else says(training=training)
+
+
+def protocol_of(trainer: pl.Trainer) -> str | None:
+    """Return the published protocol that the DataModule of a Trainer follows; None for the protocol of this package."""
+    return getattr(datamodule_of(trainer), "protocol", None)
 
 
 def known_data(trainer: pl.Trainer) -> KnownData:

@@ -183,6 +183,8 @@ class EventBatch(TensorFields):
         shared: Where the batch stands in the stream and among the ranks.
         sampled_roots: Whose neighbours were sampled; None where nobody says so.
         padded: The same tensors padded to fixed sizes, of which these are the first rows; None without padding.
+        negative_sources: int64 [B, Q], the sources of negatives that replace the pair; [0, 0] where all have the source
+            of their event.
     """
 
     events: Tensor
@@ -210,6 +212,7 @@ class EventBatch(TensorFields):
     shared: SharedBatch
     sampled_roots: SampledRoots | None = None
     padded: PaddedBatch | None = None
+    negative_sources: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
 
     @classmethod
     def writing(
@@ -328,16 +331,28 @@ class EventBatch(TensorFields):
         return self.root_index[self.candidate_root] if self.embeds_once else self.root_index
 
     @property
-    def candidate_pairs(self) -> tuple[Tensor, Tensor]:
-        """The root of the source and of the destination of each event, then of each negative, int64 [B, 1 + Q]."""
+    def candidate_places(self) -> tuple[Tensor, Tensor]:
+        """The candidate that is the source and the destination of each event, then of each negative, [B, 1 + Q]."""
         count, num_negatives = self.negatives.shape
         candidates = torch.arange(self.num_candidates, device=self.nodes.device)
-        source, destination, negatives = candidates.split([count, count, count * num_negatives])
-        pairs = torch.cat([destination.unsqueeze(1), negatives.view(count, num_negatives)], dim=1)
-        source = source.unsqueeze(1).expand_as(pairs)
+        source, destination, *others = candidates.split([count, count, *[count * num_negatives] * self._per_negative])
+        pairs = torch.cat([destination.unsqueeze(1), others[0].view(count, num_negatives)], dim=1)
+        source = source.unsqueeze(1)
+        if len(others) == 1:
+            return source.expand_as(pairs), pairs
+        return torch.cat([source, others[1].view(count, num_negatives)], dim=1), pairs
+
+    @property
+    def _per_negative(self) -> int:
+        return 2 if self.negative_sources.numel() else 1
+
+    @property
+    def candidate_pairs(self) -> tuple[Tensor, Tensor]:
+        """The root of the source and of the destination of each event, then of each negative, int64 [B, 1 + Q]."""
+        source, destination = self.candidate_places
         if self.embeds_once:
-            return self.candidate_root[source], self.candidate_root[pairs]
-        return source, pairs
+            return self.candidate_root[source], self.candidate_root[destination]
+        return source, destination
 
     def candidate_values(self, root_values: Tensor) -> Tensor:
         """Return the row of every candidate, [C, ...], given the rows of the roots, [R, ...]."""
@@ -348,7 +363,8 @@ class EventBatch(TensorFields):
         """The time at which each root is embedded, float64 [R]."""
         if self.embeds_once:
             return self.shared.began.expand(len(self.root_index))
-        return torch.cat([self.time, self.time, self.time.repeat_interleave(self.negatives.shape[1])])
+        of_negatives = self.time.repeat_interleave(self.negatives.shape[1])
+        return torch.cat([self.time, self.time, *[of_negatives] * self._per_negative])
 
 
 class RootBatch(Protocol):

@@ -62,9 +62,9 @@ class EventPipeline(SplitSource):
         num_train_negatives: Negatives per training event.
         num_eval_negatives: Negatives per validation and test event. AP and AUC use the first, MRR and Hits@K all.
         neighbor_sampler: ``"most_recent"`` or ``"uniform"``.
-        past: Which events count as past, for neighbours and for EdgeBank: ``"time"`` events at a strictly earlier time,
-            so that simultaneous events do not reveal each other (as in TGN's and TGL's code), ``"batch"`` events before
-            the batch (as in PyG, TGB and TGM), ``"event"`` all earlier events of the stream.
+        past: Which events count as past, for neighbours and for baselines: ``"time"``, or None, events at a strictly
+            earlier time, so that simultaneous events do not reveal each other (as in TGN's and TGL's code), ``"batch"``
+            events before the batch (as in PyG and TGM), ``"event"`` all earlier events of the stream.
         seed: Of negatives, uniform neighbours and held-out nodes.
         num_workers: Background threads that make batches; None takes one where there are more than two cores, else 0.
         prefetch_batches: Batches made ahead; 0 makes each when it is asked for.
@@ -90,6 +90,10 @@ class EventPipeline(SplitSource):
         pad: ``"auto"`` pads batches of ``batch_size`` events to at most four sizes where the task captures its stages
             (``capture="auto"``, on a GPU); a padded batch gives the results of the batch without its padding. ``"off"``
             pads none, so that no stage is captured.
+        protocol: ``"dyglib"`` or ``"tgb"`` takes the splits, held-out nodes and evaluation negatives of a published
+            protocol in place of the arguments above, and its averages; its name is part of the names of metrics. With
+            ``"tgb"``, for a data set of TGB, ``past`` left out is as in the model's entry there. See "Metrics and
+            protocols" in the documentation.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work; when loaders are made, batches do not fit into
@@ -112,7 +116,7 @@ class EventPipeline(SplitSource):
         num_train_negatives: int = 1,
         num_eval_negatives: int = 49,
         neighbor_sampler: str = "most_recent",
-        past: str = "time",
+        past: str | None = None,
         seed: int = 0,
         num_workers: int | None = None,
         prefetch_batches: int = 2,
@@ -127,6 +131,7 @@ class EventPipeline(SplitSource):
         embed_at: str = "event",
         standardize_features: bool | str = AUTO,
         pad: str = "auto",
+        protocol: str | None = None,
     ) -> None:
         super().__init__(
             source,
@@ -137,6 +142,7 @@ class EventPipeline(SplitSource):
             held_out_nodes=held_out_nodes,
             seed=seed,
             standardize_features=standardize_features,
+            protocol=protocol,
         )
         self._log_settings(locals())
         batch_size = check_int("batch_size", batch_size, minimum=1, cure="give the events per step, for example 200")
@@ -154,7 +160,7 @@ class EventPipeline(SplitSource):
         negatives = _checked_negatives("negatives", negatives)
         eval_negatives = _checked_negatives("eval_negatives", eval_negatives or negatives)
         neighbor_sampler = check_choice("neighbor_sampler", neighbor_sampler, NEIGHBOR_SAMPLERS)
-        past = check_choice("past", past, PASTS)
+        past = None if past is None else check_choice("past", past, PASTS)
         check_choice("split_by", split_by, SPLIT_BY)
         presample = check_choice("presample", presample, PRESAMPLE)
         self.pad = check_choice("pad", pad, PAD)
@@ -165,8 +171,8 @@ class EventPipeline(SplitSource):
         self.num_train_negatives = num_train_negatives
         self.num_eval_negatives = num_eval_negatives
         self.neighbor_sampler = neighbor_sampler
-        self.past = past
-        self.embed_at = checked_embed_at(embed_at, past)
+        self._given_past = past
+        self.embed_at = checked_embed_at(embed_at, past or "time")
         self.num_workers = num_workers
         self.prefetch_batches = prefetch_batches
         self.presample = presample
@@ -224,7 +230,9 @@ class EventPipeline(SplitSource):
     def val_dataloader(self) -> EventLoader:
         """Return the loader of the validation split."""
         history = (self._replayed(self.split.train, training=True),)
-        return self._loader(self.split.val, history=history, negatives=self._draws_negatives)
+        protocol = self.stream.protocol
+        few = None if protocol is None else protocol.val_negatives
+        return self._loader(self.split.val, history=history, negatives=self._draws_negatives, num_negatives=few)
 
     def test_dataloader(self) -> EventLoader:
         """Return the loader of the test split."""
@@ -252,6 +260,19 @@ class EventPipeline(SplitSource):
     def steps(self, ranks: int, batches: int) -> Iterator[tuple[list[Tensor], SharedWrites]]:
         """Yield what each of ``ranks`` reads in consecutive global batches of training, and what all write."""
         return presample_steps(self._loader(self.split.train, training=True), ranks, batches)
+
+    @property
+    def past(self) -> str:
+        """Which events count as past: given, else as the model's entry in TGB has it under its protocol, else time."""
+        return self._given_past or (self._past_in_tgb if self.protocol == "tgb" else "time")
+
+    @past.setter
+    def past(self, past: str) -> None:
+        self._given_past = past
+
+    @property
+    def _past_in_tgb(self) -> str:
+        return "time"
 
     @property
     def num_neighbors(self) -> int:
@@ -301,9 +322,11 @@ class EventPipeline(SplitSource):
         negatives: bool = True,
         replayed: bool = False,
         history: tuple[EventLoader, ...] = (),
+        num_negatives: int | None = None,
     ) -> EventLoader:
         roots, stream = self._roots_to_sample(), self.stream
-        num_negatives = self.num_train_negatives if training else self.num_eval_negatives
+        if num_negatives is None:
+            num_negatives = self.num_train_negatives if training else self.num_eval_negatives
         sampler = EventSampler(
             store=stream.store,
             adjacency=stream.train_adjacency if training else stream.adjacency,

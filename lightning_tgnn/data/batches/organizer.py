@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.schedules.data_parallel import in_split_order
 from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
 from lightning_tgnn.algorithms.streams.neighborhoods import place_events, place_nodes
-from lightning_tgnn.data.batches.sampling import EventSampler, Sample, candidates, written_roots
+from lightning_tgnn.data.batches.sampling import EventSampler, Sample, written_roots
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.types import (
     EmbedAt,
@@ -149,10 +149,12 @@ class BatchOrganizer:
         """Return the batch of ``events`` (int64 [B], ascending) with what was drawn for them."""
         store, count = self.store, len(events)
         src, dst = store.src[events], store.dst[events]
-        negatives, missing = candidates(src, sample.negatives), sample.negatives < 0
-        roots, candidate_root = torch.cat([src, dst, negatives.flatten()]), events.new_empty(0)
+        missing = sample.negatives < 0
+        negatives, sources = sample.candidates(src).tensor_split([missing.shape[1]], dim=1)
+        roots = torch.cat([src, dst, negatives.flatten(), sources.flatten()])
+        candidate_root = events.new_empty(0)
         reads_neighbors = self.sampled_roots in ("all", "hops")
-        found = _by_root(sample.neighbor_events, count) if reads_neighbors else events.new_empty(0, 0)
+        found = _by_root(sample.neighbor_events, missing.shape[1]) if reads_neighbors else events.new_empty(0, 0)
         if self.embed_at == "batch":  # a node has the same neighbours wherever it occurs
             once = organize(roots)
             roots, candidate_root = once.distinct, once.position
@@ -172,6 +174,7 @@ class BatchOrganizer:
             dst=dst,
             time=store.time[events] - store.time[0],
             negatives=negatives,
+            negative_sources=sources if sources.numel() else sources.new_empty(0, 0),
             missing=missing if missing.any() else missing.new_empty(0, 0),
             nodes=placed.nodes,
             root_index=root_index,
@@ -274,7 +277,7 @@ class BatchOrganizer:
 def read_by(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
     """Return the nodes that a model reads for each event, int64 [B, L]: roots, and their neighbours where it does."""
     src = store.src[events]
-    roots = torch.cat([torch.stack([src, store.dst[events]], dim=1), candidates(src, sample.negatives)], dim=1)
+    roots = torch.cat([torch.stack([src, store.dst[events]], dim=1), sample.candidates(src)], dim=1)
     if sampled_roots not in ("all", "hops"):
         return roots
     found = sample.neighbor_events
@@ -302,11 +305,10 @@ def _with_second_hop(store: EventStore, roots: Tensor, found: Tensor) -> tuple[T
     return torch.cat([roots, neighbors.flatten()]), torch.cat([first, second.reshape(-1, width)])
 
 
-def _by_root(neighbor_events: Tensor, count: int) -> Tensor:
-    """Reorder [B, 2 + Q, K] to [R, K]: sources, destinations, then negatives event by event."""
-    groups, width = neighbor_events.shape[1:]
-    negatives = neighbor_events[:, 2:].reshape(count * max(groups - 2, 0), width)
-    return torch.cat([neighbor_events[:, 0], neighbor_events[:, 1], negatives]) if groups else negatives
+def _by_root(neighbor_events: Tensor, num_negatives: int) -> Tensor:
+    """Reorder [B, G, K] to [R, K]: sources, destinations, negatives event by event, then likewise their sources."""
+    others = neighbor_events[:, 2:].split(max(num_negatives, 1), dim=1)
+    return torch.cat([*neighbor_events[:, :2].unbind(1), *(part.flatten(0, 1) for part in others)])
 
 
 def _rows(table: Tensor | None, index: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class PresampledEpochs:
         assert self._ends is not None
         places, files = torch.searchsorted(self._own, events), self._files[self._drawn[turn.draw]]
         neighbors = torch.cat([self._ends[places], files.neighbor_events[places]], dim=1)
-        return Sample(files.negatives[places], neighbors)
+        return Sample(files.negatives[places], neighbors, sources=self._sampler.sources_of(events))
 
     def _file(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if 0 in shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,22 +31,27 @@ class Sample:
             neighbour.
         neighbors: int64 [B, 2, K], the neighbours themselves of sources and destinations, and these in empty places;
             only where they are mailed, and not of what was drawn ahead.
+        sources: int64 [B, Q], sources of the negatives; None where all have the source of their event.
     """
 
     negatives: Tensor
     neighbor_events: Tensor
     neighbors: Tensor | None = None
+    sources: Tensor | None = None
+
+    def candidates(self, src: Tensor) -> Tensor:
+        """Return the negatives of B events, and then their sources unless these are the events' own, [B, Q or 2 Q].
+
+        An event's source (``src``, int64 [B]) stands where there is none.
+        """
+        both = self.negatives if self.sources is None else torch.cat([self.negatives, self.sources], dim=1)
+        missing = both < 0
+        return torch.where(missing, src.unsqueeze(1), both) if missing.any() else both
 
 
 def written_roots(sampled_roots: SampledRoots) -> SampledRoots:
     """Return whose neighbours decide who is written."""
     return "events" if sampled_roots == "events" else "none"
-
-
-def candidates(src: Tensor, negatives: Tensor) -> Tensor:
-    """Return the negatives, [B, Q], with an event's source (``src``, [B]) where there is none, else themselves."""
-    missing = negatives < 0
-    return torch.where(missing, src.unsqueeze(1), negatives) if missing.any() else negatives
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class EventSampler:
         num_neighbors: K.
         neighbor_sampler: ``most_recent`` or ``uniform``.
         past: Which events may make neighbours, one of `lightning_tgnn.algorithms.streams.past.PASTS`.
-        sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all`` and ``hops``.
+        sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all`` and ``hops``,
+            and 2 + 2 Q where negatives have sources of their own.
         seed: Of uniform neighbours.
     """
 
@@ -78,7 +84,12 @@ class EventSampler:
     @property
     def roots_per_event(self) -> int:
         """G, the roots of an event whose neighbours are drawn."""
-        return {"none": 0, "events": 2}.get(self.sampled_roots, 2 + self.num_negatives)
+        return {"none": 0, "events": 2}.get(self.sampled_roots, 2 + (1 + self.replaces_pairs) * self.num_negatives)
+
+    @property
+    def replaces_pairs(self) -> bool:
+        """Whether negatives have sources of their own."""
+        return isinstance(self.negatives, GivenNegatives) and self.negatives.sources is not None
 
     @property
     def neighbors_per_root(self) -> int:
@@ -99,19 +110,26 @@ class EventSampler:
         else:
             negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
         groups, width = self.roots_per_event, self.neighbors_per_root
+        drawn = Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
+        drawn = replace(drawn, sources=self.sources_of(events))
         if groups * width == 0:
-            return Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
+            return drawn
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
-        roots = torch.cat([ends, candidates(ends[:, 0], negatives)], dim=1)[:, :groups].flatten()
+        roots = torch.cat([ends, drawn.candidates(ends[:, 0])], dim=1)[:, :groups].flatten()
         before, seeds = past_end(self.store.time, events, first, self.past).repeat_interleave(groups), self._seeds(draw)
         draws = self.adjacency.uniform if seeds else self.adjacency.most_recent
         found = draws(roots, before, self.num_neighbors, *seeds)
-        shape, known = (len(events), groups, width), None
+        shape, known, made_by = (len(events), groups, width), None, found.events
         if self.sampled_roots == "hops":
-            return Sample(negatives, torch.cat([found.events, self._second_hop(found, *seeds)], dim=1).view(shape))
+            made_by = torch.cat([made_by, self._second_hop(found, *seeds)], dim=1)
         if self.sampled_roots == "events":
             known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
-        return Sample(negatives, found.events.view(shape), known)
+        return replace(drawn, neighbor_events=made_by.view(shape), neighbors=known)
+
+    def sources_of(self, events: Tensor) -> Tensor | None:
+        """Return the sources of the negatives of events, int64 [B, Q]; None where they are the events' own."""
+        given = self.negatives
+        return given.sources_of(events, self.num_negatives) if isinstance(given, GivenNegatives) else None
 
     def _second_hop(self, found: Neighbors, *seeds: int) -> Tensor:
         """Return the events of strictly earlier time that made the neighbours of neighbours, int64 [R, K K]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning_tgnn.checks import plain
+from lightning_tgnn.checks import check_choice, plain
 from lightning_tgnn.data.pipeline import Pipeline, lasting_name
 from lightning_tgnn.data.sources.open_events import (
     EventSource,
@@ -18,6 +18,7 @@ from lightning_tgnn.data.sources.open_events import (
 )
 from lightning_tgnn.data.standardize import AUTO, check_standardize
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.fixed_protocol import PROTOCOLS
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -36,6 +37,7 @@ class SplitSource(Pipeline, StreamData):
         held_out_nodes: Share of the nodes of validation and test whose events leave the training split.
         seed: Of held-out nodes.
         standardize_features: Whether features are standardized.
+        protocol: Fixes splits, held-out nodes and evaluation negatives.
     """
 
     def __init__(
@@ -49,13 +51,17 @@ class SplitSource(Pipeline, StreamData):
         held_out_nodes: float,
         seed: int,
         standardize_features: bool | str = AUTO,
+        protocol: str | None = None,
     ) -> None:
         super().__init__()
         self.standardize_features = check_standardize(standardize_features)
         self.source = source
         self.seed = plain(seed)
         shares = {"val_ratio": val_ratio, "test_ratio": test_ratio}
-        self._split_options: dict[str, Any] = plain({**shares, "split_by": split_by, "held_out_nodes": held_out_nodes})
+        self.protocol = None if protocol is None else check_choice("protocol", protocol, PROTOCOLS)
+        self._split_options: dict[str, Any] = plain(
+            {**shares, "split_by": split_by, "held_out_nodes": held_out_nodes, "protocol": self.protocol}
+        )
         self._read_options = read
         self._stream: SplitStream | None = None
         # Whether the adjacency of a store may be kept in its folder.
@@ -76,7 +82,7 @@ class SplitSource(Pipeline, StreamData):
             store = open_events(source, self._read_options)
         self._stream = SplitStream.of(
             store,
-            fixed_protocol(source, store),
+            fixed_protocol(source, store, self.protocol),
             writes=self.writes,
             val_ratio=split["val_ratio"],
             test_ratio=split["test_ratio"],

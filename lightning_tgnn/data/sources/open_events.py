@@ -27,7 +27,6 @@ from lightning_tgnn.data.sources.named_streams import STREAMS, prepare_stream, s
 from lightning_tgnn.data.sources.synthetic import generate_stream
 from lightning_tgnn.data.sources.tgb import (
     TGB_NAMES,
-    FixedProtocol,
     TGBDataset,
     from_tgb,
     open_tgb,
@@ -35,7 +34,9 @@ from lightning_tgnn.data.sources.tgb import (
     protocol_of,
     tgb_folder,
 )
+from lightning_tgnn.data.streams.dyglib import dyglib_protocol
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.fixed_protocol import FixedProtocol
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID, check_longest_id
 
 if TYPE_CHECKING:
@@ -178,13 +179,27 @@ def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:
     return _from_object(source, options)
 
 
-def fixed_protocol(source: EventSource, store: EventStore) -> FixedProtocol | None:
-    """Return what a benchmark fixes for its data set; None for any other source.
+def fixed_protocol(source: EventSource, store: EventStore, name: str | None = None) -> FixedProtocol | None:
+    """Return what a protocol fixes; TGB's for a data set of TGB, whose splits and negatives it always keeps.
+
+    Args:
+        source: The source.
+        store: Its events.
+        name: One of `PROTOCOLS`; None for the protocol of this package.
 
     Raises:
-        DataError: A file of the data set's negatives is missing.
+        DataError: A file of the data set's negatives is missing, or a split of the protocol is empty.
+        InvalidArgumentError: The protocol is TGB's, and the source is none of its data sets.
     """
-    return protocol_of(source, store.num_nodes) if _is_tgb(source) else None
+    if name == "dyglib":
+        return dyglib_protocol(store)
+    if _is_tgb(source):
+        return protocol_of(source, store.num_nodes)
+    if name == "tgb":
+        name_ = str(source) if isinstance(source, (str, Path)) else type(source).__name__
+        received = f"'tgb' with the source {name_!r}"
+        raise InvalidArgumentError("protocol", "'tgb' beside a data set of TGB", received, "give a source tgbl-*")
+    return None
 
 
 def place_of(source: object, root: Path) -> Path | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
@@ -22,6 +21,7 @@ from lightning_tgnn.algorithms.streams.counter_random import counter_hash
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.streams.columns import highest_count
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.fixed_protocol import FixedProtocol
 from lightning_tgnn.data.streams.negatives import GivenNegatives
 from lightning_tgnn.files.download import download, unpack
 from lightning_tgnn.files.new_folder import writing_to
@@ -82,26 +82,6 @@ class TGBDataset(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FixedProtocol:
-    """What a benchmark fixes.
-
-    Attributes:
-        train_events: Events of the training split.
-        val_events: Events of the validation split, which follows it; the others are the test split.
-        negatives: Of the events of the validation and test splits.
-    """
-
-    train_events: int
-    val_events: int
-    negatives: GivenNegatives
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Where the training and validation splits end."""
-        return self.train_events, self.train_events + self.val_events
-
-
 def from_tgb(dataset: TGBDataset) -> EventStore:
     """Return the events of a ``tgb.linkproppred.dataset.LinkPropPredDataset``; nodes keep their numbers.
 
@@ -147,9 +127,8 @@ def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
         received = f"node {int(nodes.min() if nodes.min() < 0 else nodes.max())} among its negatives"
         cure = "take its files from one version of it"
         raise DataError("source", f"a TGB dataset of the nodes 0 .. {num_nodes - 1}", received, cure)
-    return FixedProtocol(
-        train, val, GivenNegatives(train, _table(train, torch.from_numpy(counts), torch.from_numpy(nodes)))
-    )
+    table = _table(train, torch.from_numpy(counts), torch.from_numpy(nodes))
+    return FixedProtocol("tgb", train, val, GivenNegatives(train, table), val_negatives=table.shape[1])
 
 
 def _without_negatives(received: str) -> DataError:

@@ -101,6 +101,7 @@ class NegativeSampler:
         train_events: int,
         barred: Tensor | None = None,
         time: Tensor | None = None,
+        among: Tensor | None = None,
     ) -> NegativeSampler:
         """Prepare the tables of the sampler called ``name``.
 
@@ -119,13 +120,15 @@ class NegativeSampler:
             train_events: Events before this one are the training split.
             barred: bool [N], nodes that must not be drawn: those held out of training.
             time: [E], ascending; None where no two events have the same.
+            among: int64, the events whose destinations ``destination`` draws from; None for all.
 
         Raises:
             InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
         """
         check_choice("negatives", name, NEGATIVE_SAMPLERS)
         check_int("train_events", train_events, minimum=0, cure="give the number of events of the training split")
-        candidates = torch.arange(num_nodes) if name == "all" else _distinct(dst, num_nodes)
+        drawn_from = dst if among is None else dst[among]
+        candidates = torch.arange(num_nodes) if name == "all" else _distinct(drawn_from, num_nodes)
         if barred is not None:
             candidates = candidates[~barred[candidates]]
         if candidates.numel() < 2:
@@ -247,14 +250,21 @@ class GivenNegatives:
     Attributes:
         first: The first event that has some.
         table: int32 or int64 [events, Q], -1 where an event has fewer than others.
+        sources: int64 [events, Q], sources of the negatives where these replace the pair; None where all have the
+            source of their event.
     """
 
     first: int
     table: Tensor
+    sources: Tensor | None = None
 
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
         """Return the first ``num`` negatives of each of ``events`` (int64 [B]), int64 [B, num]."""
         return self.table[events - self.first, :num].long()
+
+    def sources_of(self, events: Tensor, num: int) -> Tensor | None:
+        """Return the sources of what `sample` returns, int64 [B, num]; None where they are the events' own."""
+        return None if self.sources is None else self.sources[events - self.first, :num]
 
 
 _TRIAL = 64

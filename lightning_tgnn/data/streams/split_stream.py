@@ -15,9 +15,9 @@ from torch import Tensor
 from lightning_tgnn.algorithms.streams.past import tied_share
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.arrays import digest_of_some
-from lightning_tgnn.data.sources.tgb import FixedProtocol
 from lightning_tgnn.data.standardize import Moments, notice_heavy_tails, standardization_of, standardized
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.fixed_protocol import FixedProtocol
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
 from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeFunction, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
@@ -66,7 +66,7 @@ class SplitStream:
         writes: bool = True,
         standardize: str | bool = False,
     ) -> SplitStream:
-        """Split a stream by `chronological_split`, whose shares a protocol overrules.
+        """Split a stream by `chronological_split`, whose shares and held-out nodes a protocol overrules.
 
         The adjacency, and the moments of edge features, are kept in the folder of the store if ``writes``. Features are
         standardized as `standardization_of` says.
@@ -74,9 +74,16 @@ class SplitStream:
         Raises:
             InvalidArgumentError: A split would be empty.
         """
-        ends = None if protocol is None else protocol.ends
-        shares = {"val_ratio": val_ratio, "test_ratio": test_ratio, "held_out": held_out}
-        split = chronological_split(store, **shares, by=by, seed=seed, ends=ends)
+        ends, out = (None, None) if protocol is None else (protocol.ends, protocol.held_out)
+        split = chronological_split(
+            store,
+            val_ratio=val_ratio,
+            test_ratio=test_ratio,
+            by=by,
+            held_out=held_out if out is None else out,
+            seed=seed,
+            ends=ends,
+        )
         adjacency = train_adjacency = adjacency_of(store, writes=writes)
         train = split.train
         if len(train) < int(split.val[0]):
@@ -112,6 +119,7 @@ class SplitStream:
             train_events=int(self.split.val[0]),
             barred=barred,
             time=store.time,
+            among=self.split.train if self.protocol is not None and self.protocol.name == "dyglib" else None,
         )
 
     @cached_property

@@ -38,7 +38,7 @@ def chronological_split(
     val_ratio: float,
     test_ratio: float,
     by: str = "events",
-    held_out: float = 0.0,
+    held_out: float | Tensor = 0.0,
     seed: int = 0,
     ends: tuple[int, int] | None = None,
 ) -> Split:
@@ -50,7 +50,7 @@ def chronological_split(
         test_ratio: Share of the test split, the last one.
         by: Whether shares count ``events`` or ``time`` span.
         held_out: Share of the nodes of validation and test whose events leave the training split (TGN, section 5:
-            the inductive setting).
+            the inductive setting); or bool [N], these nodes.
         seed: Of the choice of held-out nodes.
         ends: Where the training and validation splits end, whatever the shares; None goes by these.
 
@@ -60,15 +60,16 @@ def chronological_split(
     check_choice("split_by", by, SPLIT_BY)
     for name, ratio in {"val_ratio": val_ratio, "test_ratio": test_ratio}.items():
         check_fraction(name, ratio, zero_allowed=False, cure="0.15 is usual")
-    check_fraction("held_out_nodes", held_out, cure="0.1 is usual, 0 holds none out")
+    if not isinstance(held_out, Tensor):
+        check_fraction("held_out_nodes", held_out, cure="0.1 is usual, 0 holds none out")
     train_end, val_end = _boundaries(store, val_ratio, test_ratio, by) if ends is None else ends
     sizes = {"training": train_end, "validation": val_end - train_end, "test": len(store) - val_end}
     _check_sizes(sizes, val_ratio, test_ratio, by)
 
     kept = torch.ones(train_end, dtype=torch.bool)
     out = torch.zeros(store.num_nodes, dtype=torch.bool)
-    if held_out:
-        out = _held_out_nodes(store, train_end, held_out, seed)
+    if isinstance(held_out, Tensor) or held_out:
+        out = held_out if isinstance(held_out, Tensor) else _held_out_nodes(store, train_end, held_out, seed)
         kept = ~(out[store.src[:train_end]] | out[store.dst[:train_end]])
         if not kept.any():
             requirement, cure = "a share that leaves events to train on", "0.1 is usual, 0 holds none out"

@@ -60,6 +60,17 @@ class LinkPredictor(nn.Module):
         candidates = _chosen(self.destination, embeddings, destinations)
         return link_scores(source, candidates.flatten(0, 1), self.out, destinations.shape[1] - 1, beside=True)
 
+    def for_pairs(self, embeddings: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+        """Return the logits of links, each between two rows of embeddings, float32 of the shape of ``source``.
+
+        Args:
+            embeddings: [m, d_emb].
+            source: int64 of any shape, which row the source is.
+            destination: int64 of the same shape, which row the destination is.
+        """
+        hidden = self.source(embeddings)[source] + self.destination(embeddings)[destination]
+        return self.out(hidden.relu()).squeeze(-1).float()
+
     def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
         """Score every source with every candidate, without a gradient.
 

@@ -49,6 +49,8 @@ class MemoryModel(StreamModel):
         InvalidArgumentError: An argument has a value that cannot work.
     """
 
+    past_in_tgb = "batch"
+
     def __init__(
         self,
         info: StreamInfo,

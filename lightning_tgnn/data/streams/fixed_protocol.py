@@ -1,0 +1,38 @@
+"""What a published protocol fixes of a stream: its splits, the nodes held out of training, the evaluation negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from lightning_tgnn.data.streams.negatives import GivenNegatives
+
+PROTOCOLS = ("dyglib", "tgb")
+
+
+@dataclass(frozen=True)
+class FixedProtocol:
+    """What a benchmark fixes.
+
+    Attributes:
+        name: One of `PROTOCOLS`.
+        train_events: Events of the training split.
+        val_events: Events of the validation split, which follows it; the others are the test split.
+        negatives: Of the events of the validation and test splits.
+        val_negatives: How many of their columns an event of the validation split has; those of the test split have all.
+        held_out: bool [N], nodes whose events leave the training split; None for none.
+    """
+
+    name: Literal["dyglib", "tgb"]
+    train_events: int
+    val_events: int
+    negatives: GivenNegatives
+    val_negatives: int
+    held_out: Tensor | None = None
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Where the training and validation splits end."""
+        return self.train_events, self.train_events + self.val_events
