@@ -8,8 +8,8 @@ from lightning_tgnn.lazy import lazy_names
 if TYPE_CHECKING:
     from lightning_tgnn.callbacks import (
         AdaptiveMicroBatch,
+        Baselines,
         CacheThreshold,
-        EdgeBankBaseline,
         EventProgressBar,
         ExchangeMonitor,
         ParallelismMonitor,
@@ -51,7 +51,7 @@ _HOMES = {
     "callbacks": (
         "AdaptiveMicroBatch",
         "CacheThreshold",
-        "EdgeBankBaseline",
+        "Baselines",
         "EventProgressBar",
         "ExchangeMonitor",
         "ParallelismMonitor",
@@ -94,13 +94,13 @@ __all__ = [
     "AdaptiveMicroBatch",
     "AutoStateStrategy",
     "BLADStrategy",
+    "Baselines",
     "CDFGNNStrategy",
     "CacheThreshold",
     "DepCacheStrategy",
     "DepCommStrategy",
     "DistTGLStrategy",
     "DynamicNodeClassification",
-    "EdgeBankBaseline",
     "EdgeClassification",
     "EventProgressBar",
     "EventStore",

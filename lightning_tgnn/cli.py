@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import lightning_tgnn
-from lightning_tgnn.callbacks import EdgeBankBaseline, EventProgressBar, SystemMonitor
+from lightning_tgnn.callbacks import Baselines, EventProgressBar, SystemMonitor
 from lightning_tgnn.checks import InvalidArgumentError
 from lightning_tgnn.commands import DESCRIPTION
 from lightning_tgnn.commands.fit.resuming_cli import ResumingCLI, RunSettings
@@ -107,8 +107,8 @@ class TGNNCommand(ResumingCLI):
         else:  # it stands in what a fit has saved of its settings
             parser.add_argument("--test_after_fit", type=bool | None, default=None, help=SUPPRESS)
         if subcommand in ("fit", "validate", "test"):
-            help_ = "Measure EdgeBank beside the model, on the same events and negatives."
-            parser.add_argument("--edgebank", type=bool, default=False, help=help_)
+            help_ = "Measure baselines that learn nothing beside the model, on the same events and negatives."
+            parser.add_argument("--baselines", type=bool, default=False, help=help_)
             help_ = f"A published protocol, {' or '.join(PROTOCOLS)}, in place of this package's; as --data.protocol."
             parser.add_argument("--protocol", type=str | None, default=None, help=help_)
             help_ = "Import and call whatever the checkpoint names; only for one of which you know where it is from."
@@ -160,8 +160,8 @@ class TGNNCommand(ResumingCLI):
             if not _is_of_lightning(error):
                 raise
             raise MisconfigurationException(str(error)) from error  # an accelerator that it does not know, say
-        if self.chosen("edgebank", default=False):
-            trainer.callbacks.append(EdgeBankBaseline())  # type: ignore[attr-defined]
+        if self.chosen("baselines", default=False):
+            trainer.callbacks.append(Baselines())  # type: ignore[attr-defined]
         return trainer
 
     def subcommand_arguments(self, subcommand: str) -> dict[str, Any]:
@@ -237,7 +237,9 @@ def _take_protocol(settings: Namespace) -> None:
     callbacks = settings.get("trainer.callbacks") or []
     for holder in (*(callbacks if isinstance(callbacks, list) else [callbacks]), settings.get("lr_scheduler")):
         arguments = None if holder is None else holder.get("init_args")
-        monitor = None if arguments is None else arguments.get("monitor")
+        if arguments is None:
+            continue
+        monitor = arguments.get("monitor")
         if monitor in ("val/ap", "val/mrr"):
             arguments["monitor"] = f"val/{MAIN_METRIC[protocol]}"
             if arguments.get("filename"):

@@ -1,7 +1,7 @@
 """Lightning callbacks: tuners and monitors."""
 
+from lightning_tgnn.callbacks.baselines import Baselines
 from lightning_tgnn.callbacks.cache_threshold import CacheThreshold
-from lightning_tgnn.callbacks.edge_bank import EdgeBankBaseline
 from lightning_tgnn.callbacks.exchange_monitor import ExchangeMonitor
 from lightning_tgnn.callbacks.parallelism_monitor import ParallelismMonitor
 from lightning_tgnn.callbacks.progress_bar import EventProgressBar
@@ -13,8 +13,8 @@ from lightning_tgnn.strategies.adaptive_micro_batch import AdaptiveMicroBatch
 
 __all__ = [
     "AdaptiveMicroBatch",
+    "Baselines",
     "CacheThreshold",
-    "EdgeBankBaseline",
     "EventProgressBar",
     "ExchangeMonitor",
     "ParallelismMonitor",

@@ -32,7 +32,7 @@ from lightning_tgnn.types import (
 
 _Given = TypeVar("_Given")
 _Info = TypeVar("_Info")
-_LOG_THEMSELVES = ("CacheThreshold", "EdgeBankBaseline")
+_LOG_THEMSELVES = ("CacheThreshold", "Baselines")
 _PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 

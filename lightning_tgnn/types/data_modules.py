@@ -55,6 +55,11 @@ class StreamSplit(Protocol):
         ...
 
     @property
+    def val(self) -> Tensor:
+        """int64, event ids of the validation split."""
+        ...
+
+    @property
     def test(self) -> Tensor:
         """int64, event ids of the test split."""
         ...

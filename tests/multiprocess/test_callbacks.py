@@ -25,10 +25,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lightning_tgnn import (
     AdaptiveMicroBatch,
+    Baselines,
     DepCacheStrategy,
     DepCommStrategy,
     DistTGLStrategy,
-    EdgeBankBaseline,
     ExchangeMonitor,
     LinkPrediction,
     ParallelismMonitor,
@@ -174,7 +174,7 @@ def monitored(name, folder):
 def edge_bank(strategy, ranks):
     """Return the metrics of the baseline in validation and test, with one global batch for any number of ranks."""
     data, task = build("jodie", 24 // ranks)
-    outcome = fit(data, task, strategy, ranks, callbacks=[EdgeBankBaseline()], epochs=1)
+    outcome = fit(data, task, strategy, ranks, callbacks=[Baselines()], epochs=1)
     (tested,) = outcome["trainer"].test(task, datamodule=data, verbose=False)
     return {name: value for name, value in (outcome["val"] | tested).items() if "/edgebank" in name}
 

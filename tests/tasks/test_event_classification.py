@@ -15,8 +15,8 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import BinaryAccuracy, BinaryAveragePrecision
 
 from lightning_tgnn import (
+    Baselines,
     DynamicNodeClassification,
-    EdgeBankBaseline,
     EdgeClassification,
     EventStore,
     LinkPrediction,
@@ -270,8 +270,8 @@ def test_edge_bank_goes_with_link_predictors_only_and_says_so_before_training():
             raise AssertionError("a batch was trained on")
 
     store = labelled(binary(np.random.default_rng(0)))
-    options = {"callbacks": [EdgeBankBaseline(), Trains()], "num_sanity_val_steps": 0}
-    with pytest.raises(InvalidArgumentError, match=r"EdgeBank must be beside a link predictor, got 'DynamicNodeClass"):
+    options = {"callbacks": [Baselines(), Trains()], "num_sanity_val_steps": 0}
+    with pytest.raises(InvalidArgumentError, match=r"must be beside a link predictor, got 'DynamicNodeClass"):
         fitted(DynamicNodeClassification("jodie", **SMALL), store, **options)
 
 

@@ -31,7 +31,7 @@ The callback StaticMemory of a recipe gives its rows to a run; without --output 
 """
 _NAME = "lightning-tgnn pretrain-static"
 # What a run has saved of its settings beside the settings of a recipe; nothing here reads them.
-_OF_RUNS = {"ckpt_path": str, "weights_only": bool, "test_after_fit": bool, "edgebank": bool, "trust": bool}
+_OF_RUNS = {"ckpt_path": str, "weights_only": bool, "test_after_fit": bool, "baselines": bool, "trust": bool}
 # What a recipe says of the run that comes later.
 _OF_PRETRAINING: dict[str, Any] = {
     "devices": 1,

@@ -15,6 +15,7 @@ import numpy as np
 
 from lightning_tgnn.algorithms.schedules.stage_times import STAGES
 from lightning_tgnn.checks import DataError
+from lightning_tgnn.commands.shared.printed import BASELINES
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -315,11 +316,11 @@ def figure_rows(log: RunLog) -> list[tuple[str, ...]]:
 def is_of_baseline(tag: str) -> bool:
     """Whether a metric of validation or test belongs to a baseline beside the model.
 
-    >>> is_of_baseline("val/edgebank/ap"), is_of_baseline("test/majority"), is_of_baseline("val/ap")
+    >>> is_of_baseline("val/edgebank/ap"), is_of_baseline("test/majority"), is_of_baseline("val/tgb/mrr")
     (True, True, False)
     """
-    name = tag.partition("/")[2]
-    return "/" in name or name == "majority"
+    name = tag.partition("/")[2].partition("/")[0]
+    return name in BASELINES or name == "majority"
 
 
 def validation_in_training(log: RunLog) -> dict[str, Series]:

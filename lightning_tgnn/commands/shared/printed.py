@@ -14,12 +14,27 @@ from rich.console import Console
 from rich.table import Table
 
 _SPLITS = {"val": "validation", "test": "test"}
-_BASELINES = {"edgebank": "EdgeBank", "edgebank_window": "EdgeBank, window"}
-_SPLITS |= {
-    f"{split}/{key}": f"{title}, {name}" for key, name in _BASELINES.items() for split, title in _SPLITS.items()
+BASELINES = {
+    "edgebank": "EdgeBank",
+    "edgebank_window": "EdgeBank, window",
+    "edgebank_repeats": "EdgeBank, repeats",
+    "edgebank_threshold": "EdgeBank, threshold",
+    "recency": "recency",
+    "popularity": "popularity",
+    "pair_recency": "recency of the pair",
+    "pair_popularity": "popularity of the pair",
+    "heuristics": "heuristics",
+}
+_KINDS = {"random": "random", "historical": "historical", "inductive": "inductive"}
+_PROTOCOLS = {"": "", "tgb/": ", TGB", **{f"dyglib/{kind}/": f", DyGLib, {name}" for kind, name in _KINDS.items()}}
+_SPLITS = {
+    f"{split}/{baseline}{protocol}": f"{title}{name}{rule}"
+    for split, title in _SPLITS.items()
+    for baseline, name in {"": "", **{f"{key}/": f", {name}" for key, name in BASELINES.items()}}.items()
+    for protocol, rule in _PROTOCOLS.items()
 }
 _FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
-_FIGURES |= {"ap_inductive": "AP, unseen nodes"}
+_FIGURES |= {"ap_inductive": "AP, unseen nodes", "new_node_ap": "AP, new nodes", "new_node_auc": "AUC, new nodes"}
 _WIDEST = 1000
 _FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
@@ -60,9 +75,9 @@ def print_report(
         seconds: Of the stages of training steps, and ``validation``; None where nobody counted.
     """
     console = console or Console()
-    if any(_is_in_table(name) for name in metrics):
+    if any(_split_and_figure(name) for name in metrics):
         print_table(_table(metrics), console)
-    lines = [f"{name}: {value:.4f}" for name, value in metrics.items() if not _is_in_table(name)]
+    lines = [f"{name}: {value:.4f}" for name, value in metrics.items() if _split_and_figure(name) is None]
     if best is not None:
         lines.append(f"best {best.name}: {best.value:.4f}, {best.path}")
     if seconds:
@@ -166,20 +181,22 @@ def time_line(seconds: Mapping[str, float]) -> str:
     return f"{line}, validation {seconds['validation']:.1f} s" if "validation" in seconds else line
 
 
-def _is_in_table(name: str) -> bool:
-    return any(name.startswith(f"{split}/") and "/" not in name.removeprefix(f"{split}/") for split in _SPLITS)
+def _split_and_figure(name: str) -> tuple[str, str] | None:
+    """Return the row and the column of a metric in the table; None where it has none."""
+    split, slash, key = name.rpartition("/")
+    return (f"{split}/", key) if slash and f"{split}/" in _SPLITS else None
 
 
 def _table(metrics: Mapping[str, float]) -> Table:
-    """Return a table with a row per split of the stream that was measured."""
-    columns = {key: title for key, title in _FIGURES.items() if any(f"{split}/{key}" in metrics for split in _SPLITS)}
-    for name in metrics:
-        split, _, key = name.partition("/")
-        if split in _SPLITS and "/" not in key:
-            columns.setdefault(key, key)
+    """Return a table with a row per split of the stream, baseline and kind of negatives that was measured."""
+    cells = {place: value for name, value in metrics.items() if (place := _split_and_figure(name)) is not None}
+    found = dict.fromkeys(key for _, key in cells)
+    columns = {key: title for key, title in _FIGURES.items() if key in found} | {
+        key: key for key in found if key not in _FIGURES
+    }
     table = Table("", *columns.values())
     for split, title in _SPLITS.items():
-        values = [metrics.get(f"{split}/{key}") for key in columns]
+        values = [cells.get((split, key)) for key in columns]
         if any(value is not None for value in values):
             table.add_row(title, *("" if value is None else f"{value:.4f}" for value in values))
     return table
