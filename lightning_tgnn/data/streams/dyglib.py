@@ -99,7 +99,7 @@ class _Known:
     num_nodes: int
 
     def draw(self, kind: str, asked: _Ints, *, seed: int, observed: float) -> _Ints:
-        """Return sources and destinations of a negative of each event, int64 [2, n], drawn batch by batch.
+        """Return sources and destinations of a negative of each event, int64 [2, n], drawn batch by batch; -1 for none.
 
         Args:
             kind: ``random``, ``historical`` or ``inductive``.
@@ -132,7 +132,8 @@ class _Known:
                 drawn.append(np.concatenate([others, past]))
             else:
                 drawn.append(past[state.choice(len(past), len(batch), replace=False)])
-        return np.stack(np.divmod(np.concatenate(drawn), self.num_nodes))
+        pairs = np.concatenate(drawn)
+        return np.where(pairs < 0, -1, np.stack(np.divmod(pairs, self.num_nodes)))
 
 
 def _other_pairs(
@@ -140,15 +141,15 @@ def _other_pairs(
 ) -> _Ints:
     """Return pairs of a source and a destination that are none of a batch's ``own``, distinct as far as there are any.
 
-    DyGLib lists all pairs and draws without replacement; these are drawn until they are distinct.
+    DyGLib lists all pairs and draws without replacement; these are drawn until they are distinct. They are -1 where
+    there is none at all, which DyGLib refuses.
     """
     possible = len(sources) * len(destinations)
     if possible <= 4 * (count + len(own)):
         every = (sources[:, None] * num_nodes + destinations).flatten()
         every = every[~np.isin(every, own)]
         if not len(every):
-            cure = "leave out protocol: the stream is too small for it"
-            raise DataError("source", "a stream with pairs that a batch does not have", "none", cure)
+            return np.full(count, -1)
         return every[state.choice(len(every), count, replace=len(every) < count)]
     found = np.empty(0, dtype=np.int64)
     while len(found) < count:
