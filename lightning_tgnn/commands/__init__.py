@@ -25,6 +25,7 @@ Beside the subcommands below there are these, with a --help of their own:
   lightning-tgnn pretrain-static --config RECIPE --output static.pt   static node memory for a recipe's StaticMemory
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
+  lightning-tgnn compare --models tgn,tpnet --seeds 0,1,2          models, seeds and negatives in one table
   lightning-tgnn data inspect|convert|download|generate            look at streams, convert, fetch and draw them
   lightning-tgnn plan --source FILE --machines 4 --devices 8       choose a strategy for a cluster, write its recipe
   lightning-tgnn simulate --strategy pipetgl --stages runs/NAME/version_0   time strategies on any number of ranks
@@ -44,9 +45,8 @@ def _run(name: str, arguments: Sequence[str]) -> None:
         command(arguments)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    name: partial(_run, name)
-    for name in ("bench", "data", "partition", "plan", "predict", "pretrain-static", "recipes", "report", "simulate")
-}
+_NAMES = "bench", "compare", "data", "partition", "plan", "predict", "pretrain-static", "recipes", "report", "simulate"
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {name: partial(_run, name) for name in _NAMES}
 
 __all__ = ["COMMANDS", "DESCRIPTION"]

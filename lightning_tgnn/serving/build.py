@@ -125,10 +125,10 @@ def from_checkpoint(
     with content_of(path, what):
         module.on_load_checkpoint(checkpoint)
         check_same_stream(module.info, data.info)
-        if module.sampled_roots == "hops" or module.stages.scores_pairs:
-            cure = "measure it by validate or test; a Predictor answers with models that embed a node by one hop"
+        if module.sampled_roots == "hops":  # at the times of its neighbours, whose neighbours are not kept
+            cure = "measure it by validate or test; a Predictor keeps the latest neighbours of each node alone"
             received = type(module.model).__name__
-            raise InvalidArgumentError("model", "one that embeds a node by its own neighbours", received, cure)
+            raise InvalidArgumentError("model", "one that reads one hop of neighbours", received, cure)
         if module.sampled_roots != "none":
             _check_neighbors(data)
         load_weights(module, checkpoint, path)

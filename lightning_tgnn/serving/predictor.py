@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lightning_tgnn.checks import InvalidArgumentError, check_int
 from lightning_tgnn.data.readers.frame_columns import Times
-from lightning_tgnn.models import LinkPredictor
+from lightning_tgnn.models import LinkPredictor, PairModel
 from lightning_tgnn.serving.follower import StreamFollower, check_length
-from lightning_tgnn.serving.ranking import Excluded, Ranking, embed
+from lightning_tgnn.serving.ranking import EmbeddingRanking, Excluded, PairRanking, Ranking, embed, score_pairs
 from lightning_tgnn.tasks.event_classification import EventClassification
 
 if TYPE_CHECKING:
@@ -107,8 +107,12 @@ class Predictor(StreamFollower):
         check_length("dst", len(destinations), len(sources))
         with self.paused():
             times = self._state.clock.query_times(time, len(sources))
-            nodes, moments = torch.cat([sources, destinations]), times.repeat(2)
-            logits, _ = predictor(embed(self._live, nodes, moments), len(sources), 0)
+            nodes, moments, count = torch.cat([sources, destinations]), times.repeat(2), len(sources)
+            if isinstance(predictor, PairModel):
+                pairs = torch.arange(2 * count).split([count, count])
+                logits = score_pairs(self._live, nodes, moments, *pairs)
+            else:
+                logits, _ = predictor(embed(self._live, nodes, moments), count, 0)
         return logits.sigmoid().cpu().numpy()
 
     @torch.no_grad()
@@ -123,9 +127,9 @@ class Predictor(StreamFollower):
     ) -> TopK:
         """Return the ``k`` most probable destinations of each source at its time, never the source itself.
 
-        Sources at equal times are fastest: the candidates are embedded once per distinct time, and embeddings at the
-        latest time are kept (0.4 GB for a million of width 100) for further questions about them at that time.
-        Observing an event discards them, because a candidate's neighbours may have changed.
+        Sources at equal times are fastest: unless the model scores pairs, the candidates are embedded once per distinct
+        time, and embeddings at the latest time are kept (0.4 GB for a million of width 100) for further questions about
+        them at that time. Observing an event discards them, because a candidate's neighbours may have changed.
 
         Args:
             src: Ids [S], or one.
@@ -199,10 +203,13 @@ class Predictor(StreamFollower):
             side: ``"source"`` or ``"destination"``, where these are numbered apart and share ids.
 
         Raises:
-            InvalidArgumentError: ``side`` is missing where sources and destinations are numbered apart, or columns
-                differ in length.
+            InvalidArgumentError: ``side`` is missing where sources and destinations are numbered apart, columns differ
+                in length, or the model scores pairs and embeds no nodes.
             DataError: A node is unknown or a time too early.
         """
+        if isinstance(self._live.task.model, PairModel):
+            cure = "ask for scores or for the best destinations"
+            raise InvalidArgumentError("model", "one that embeds nodes", type(self._live.task.model).__name__, cure)
         numbers = self._numbers.find("nodes", nodes, side)
         with self.paused():
             times = self._state.clock.query_times(time, len(numbers))
@@ -220,9 +227,14 @@ class Predictor(StreamFollower):
 
     @cached_property
     def _ranking(self) -> Ranking:
-        return Ranking(self._live, self._link_predictor())
+        predictor = self._link_predictor()
+        if isinstance(predictor, PairModel):
+            return PairRanking(self._live)
+        return EmbeddingRanking(self._live, predictor)
 
-    def _link_predictor(self) -> LinkPredictor:
+    def _link_predictor(self) -> LinkPredictor | PairModel[Any]:
+        if isinstance(self._live.task.model, PairModel):
+            return self._live.task.model
         predictor = dict(self._live.task.named_children()).get("predictor")
         if not isinstance(predictor, LinkPredictor):
             cure = "ask for embeddings, for labels by classify, or train a LinkPrediction"

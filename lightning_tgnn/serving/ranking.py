@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_tgnn.data import EventStore
-from lightning_tgnn.models import LinkPredictor
+from lightning_tgnn.models import LinkPredictor, PairModel
 from lightning_tgnn.serving.live_state import LiveState
 
 
@@ -81,23 +82,31 @@ class Excluded:
         return rows, self._places[self._starts[sources][rows] + within]
 
 
-class Ranking:
-    """Finds the best of many candidates for some sources.
-
-    A candidate's embedding depends on the time alone, so candidates are embedded once per distinct time. The embeddings
-    of the latest time are kept for further questions about the same candidates at that time, until an event comes. They
-    take a row per candidate, 0.4 GB for a million candidates of width 100.
+def score_pairs(live: LiveState, nodes: Tensor, time: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+    """Return the logits of pairs by a `PairModel`, float32 [P].
 
     Args:
         live: Answers.
-        predictor: Scores pairs of embeddings.
+        nodes: int64 [R].
+        time: float64 [R], the time of each; both nodes of a pair have the same.
+        source: int64 [P], which of the nodes the source is.
+        destination: int64 [P], which of the nodes the destination is.
+    """
+    model = live.task.model
+    assert isinstance(model, PairModel)
+    updated, batch = live.query(nodes, time)
+    return model.score_in_pieces(updated, batch, source.to(live.task.device), destination.to(live.task.device)).float()
+
+
+class Ranking:
+    """Finds the best of many candidates for some sources.
+
+    Args:
+        live: Answers.
     """
 
-    def __init__(self, live: LiveState, predictor: LinkPredictor) -> None:
+    def __init__(self, live: LiveState) -> None:
         self._live = live
-        self._predictor = predictor
-        self._kept: tuple[tuple[int, float], Tensor, Tensor] | None = None  # version and time, candidates, their rows
-        self._embedding = threading.Lock()
 
     def best(self, src: Tensor, times: Tensor, candidates: Tensor, k: int, excluded: Excluded) -> tuple[Tensor, Tensor]:
         """Return the ``k`` best candidates of every source.
@@ -120,10 +129,63 @@ class Ranking:
         groups = order.split(torch.bincount(moment_of, minlength=len(moments)).tolist())
         for time, sharing in zip(moments, groups, strict=True):
             for group in sharing.split(_SOURCES_PER_PIECE):
-                sources = self._predictor.source(embed(self._live, src[group], times[group]))
-                destinations = self._destinations(candidates, time)
-                places[group], logits[group] = self._at_one_time(sources, destinations, k, excluded.of(group))
+                pieces = self._logits(src[group], candidates, time)
+                places[group], logits[group] = self._best_of(pieces, len(group), k, excluded.of(group))
         return places, logits
+
+    def _logits(self, src: Tensor, candidates: Tensor, time: Tensor) -> Iterator[Tensor]:
+        """Yield the logits of sources and some candidates at a time, [G, c], in the order of the candidates."""
+        raise NotImplementedError
+
+    def _best_of(
+        self, pieces: Iterator[Tensor], count: int, k: int, excluded: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        device = self._live.task.device
+        out_rows, out_places = (numbers.to(device) for numbers in excluded)
+        best = torch.empty(count, 0, device=device)
+        places, start = torch.empty(count, 0, dtype=torch.int64, device=device), 0
+        for logits in pieces:
+            end = start + logits.shape[1]
+            is_here = (out_places >= start) & (out_places < end)
+            logits[out_rows[is_here], out_places[is_here] - start] = -torch.inf
+            own = torch.arange(start, end, device=device).expand(logits.shape)
+            best, chosen = highest(torch.cat([best, logits], dim=1), min(k, end))
+            places, start = torch.cat([places, own], dim=1).gather(1, chosen), end
+        return places.cpu(), best.cpu()
+
+
+class PairRanking(Ranking):
+    """Ranks by a `PairModel`, which looks at each source and candidate together."""
+
+    def _logits(self, src: Tensor, candidates: Tensor, time: Tensor) -> Iterator[Tensor]:
+        for piece in candidates.split(_CANDIDATES_PER_PIECE):
+            nodes = torch.cat([src, piece])
+            pairs = torch.cartesian_prod(torch.arange(len(src)), torch.arange(len(src), len(nodes))).unbind(1)
+            yield score_pairs(self._live, nodes, time.expand(len(nodes)), *pairs).view(len(src), len(piece))
+
+
+class EmbeddingRanking(Ranking):
+    """Ranks by the embeddings of sources and candidates.
+
+    A candidate's embedding depends on the time alone, so candidates are embedded once per distinct time. The embeddings
+    of the latest time are kept for further questions about the same candidates at that time, until an event comes. They
+    take a row per candidate, 0.4 GB for a million candidates of width 100.
+
+    Args:
+        live: Answers.
+        predictor: Scores pairs of embeddings.
+    """
+
+    def __init__(self, live: LiveState, predictor: LinkPredictor) -> None:
+        super().__init__(live)
+        self._predictor = predictor
+        self._kept: tuple[tuple[int, float], Tensor, Tensor] | None = None  # version and time, candidates, their rows
+        self._embedding = threading.Lock()
+
+    def _logits(self, src: Tensor, candidates: Tensor, time: Tensor) -> Iterator[Tensor]:
+        sources = self._predictor.source(embed(self._live, src, time.expand(len(src))))
+        for piece in self._destinations(candidates, time).split(_CANDIDATES_PER_PIECE):
+            yield self._predictor.every_pair(sources, piece)
 
     def _destinations(self, candidates: Tensor, time: Tensor) -> Tensor:
         """Return the candidates' embeddings as the link predictor transforms them, [C, d_emb]."""
@@ -141,22 +203,6 @@ class Ranking:
             embeddings = embed(self._live, piece, time.expand(len(piece)))
             rows[start : start + len(piece)] = self._predictor.destination(embeddings)
         return rows
-
-    def _at_one_time(
-        self, sources: Tensor, destinations: Tensor, k: int, excluded: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        out_rows, out_places = (numbers.to(sources.device) for numbers in excluded)
-        best = torch.empty(len(sources), 0, device=sources.device)
-        places = torch.empty(len(sources), 0, dtype=torch.int64, device=sources.device)
-        for number, piece in enumerate(destinations.split(_CANDIDATES_PER_PIECE)):
-            start = number * _CANDIDATES_PER_PIECE
-            logits = self._predictor.every_pair(sources, piece)
-            is_here = (out_places >= start) & (out_places < start + len(piece))
-            logits[out_rows[is_here], out_places[is_here] - start] = -torch.inf
-            own = torch.arange(start, start + len(piece), device=logits.device).expand(logits.shape)
-            best, chosen = highest(torch.cat([best, logits], dim=1), min(k, start + len(piece)))
-            places = torch.cat([places, own], dim=1).gather(1, chosen)
-        return places.cpu(), best.cpu()
 
 
 _EVENTS_AT_ONCE = 1 << 22

@@ -187,6 +187,51 @@ def test_scores_are_those_of_evaluation(tmp_path, model, features, shown):
     assert_same_state(state_of(caught_up), state_of(predictor))
 
 
+NEWER = {"graphmixer": {}, "dygformer": {}, "tncn": {"memory_dim": 8}, "tpnet": {}}
+
+
+@pytest.mark.parametrize("model", NEWER)
+def test_models_of_pairs_and_without_state_answer_as_in_evaluation(tmp_path, monkeypatch, model):
+    monkeypatch.setattr("lightning_tgnn.serving.ranking._CANDIDATES_PER_PIECE", 7)
+    monkeypatch.setattr("lightning_tgnn.models.PairModel.pairs_per_piece", 5)
+    store = random_store(260, num_nodes=25, edge_dim=2, node_dim=1)
+    data = data_module(store, batch_size=7, num_neighbors=None)
+    task = fitted(tmp_path / "a.ckpt", data, model, **NEWER[model])
+    expected = [float(result["probability"][0]) for result in trainer().predict(task, datamodule=data)]
+    predictor = Predictor.from_checkpoint(tmp_path / "a.ckpt", data, catch_up_stream=False)
+    predictor.observe(*columns(store, data.split.val))
+    predictor.close_batch()
+    scored = []
+    for events in data.split.test.split(7):
+        src, dst, time, _ = columns(store, events[:1])
+        scored.append(float(predictor.score(src, dst, time)[0]))
+        predictor.observe(*columns(store, events))
+    np.testing.assert_allclose(scored, expected, atol=1e-5)
+    caught_up = Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+    assert_same_state(state_of(caught_up), state_of(predictor), rtol=1e-5, atol=1e-6)
+    predictor.save(tmp_path / "live.pt")
+    loaded, candidates = Predictor.load(tmp_path / "live.pt"), np.random.default_rng(0).permutation(np.arange(25))
+    sources, times = np.array([3, 9, 3]), np.array([1500.0, 1500, 1700])
+    for one in (predictor, loaded):
+        best = one.top_k(sources, times, k=6, candidates=candidates)
+        for row, (source, time) in enumerate(zip(sources, times, strict=True)):
+            scores = one.score(np.full(25, source), candidates, time)
+            scores[candidates == source] = 0  # below all others
+            np.testing.assert_allclose(best.probabilities[row], np.sort(scores)[::-1][:6], atol=1e-6)
+    if model == "graphmixer":
+        assert predictor.embed([3]).shape == (1, 8)
+    else:
+        with pytest.raises(InvalidArgumentError, match="model must be one that embeds nodes, got '"):
+            predictor.embed([3])
+
+
+def test_two_hops_are_refused(tmp_path):
+    data = data_module(random_store(60, num_nodes=25), num_neighbors=3)
+    fitted(tmp_path / "a.ckpt", data, "tgat")
+    with pytest.raises(InvalidArgumentError, match="model must be one that reads one hop of neighbours, got 'TGAT'"):
+        Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+
+
 def past_of(store, end, node, time, past, k):
     """Return other end, time and features of the K latest of ``end`` events that a question at ``time`` may see."""
     seen = [e for e in range(end) if store.time[e] < time or (past != "time" and store.time[e] == time)]

@@ -33,10 +33,10 @@ _SPLITS = {
     for baseline, name in {"": "", **{f"{key}/": f", {name}" for key, name in BASELINES.items()}}.items()
     for protocol, rule in _PROTOCOLS.items()
 }
-_FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
-_FIGURES |= {"ap_inductive": "AP, unseen nodes", "new_node_ap": "AP, new nodes", "new_node_auc": "AUC, new nodes"}
+FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "expected_mrr": "expected MRR", "hits@10": "Hits@10"}
+FIGURES |= {"ap_inductive": "AP, unseen nodes", "new_node_ap": "AP, new nodes", "new_node_auc": "AUC, new nodes"}
 _WIDEST = 1000
-_FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
+FIGURES |= {"accuracy": "accuracy", "f1": "F1", "f1_micro": "F1, micro"}
 
 
 class Best(NamedTuple):
@@ -181,6 +181,22 @@ def time_line(seconds: Mapping[str, float]) -> str:
     return f"{line}, validation {seconds['validation']:.1f} s" if "validation" in seconds else line
 
 
+def row_and_figure(name: str) -> tuple[str, str, str] | None:
+    """Return the baseline, the protocol with its negatives, and the metric of a name of the test; None of another.
+
+    >>> row_and_figure("test/edgebank/dyglib/historical/ap"), row_and_figure("test/ap")
+    (('edgebank', 'DyGLib, historical', 'ap'), ('', '', 'ap'))
+    """
+    place = _split_and_figure(name)
+    if place is None or not name.startswith("test/"):
+        return None
+    middle = place[0].removeprefix("test/")
+    baseline = middle.partition("/")[0]
+    baseline = baseline if baseline in BASELINES else ""
+    rule = middle.removeprefix(f"{baseline}/") if baseline else middle
+    return baseline, _PROTOCOLS[rule].removeprefix(", "), place[1]
+
+
 def _split_and_figure(name: str) -> tuple[str, str] | None:
     """Return the row and the column of a metric in the table; None where it has none."""
     split, slash, key = name.rpartition("/")
@@ -191,8 +207,8 @@ def _table(metrics: Mapping[str, float]) -> Table:
     """Return a table with a row per split of the stream, baseline and kind of negatives that was measured."""
     cells = {place: value for name, value in metrics.items() if (place := _split_and_figure(name)) is not None}
     found = dict.fromkeys(key for _, key in cells)
-    columns = {key: title for key, title in _FIGURES.items() if key in found} | {
-        key: key for key in found if key not in _FIGURES
+    columns = {key: title for key, title in FIGURES.items() if key in found} | {
+        key: key for key in found if key not in FIGURES
     }
     table = Table("", *columns.values())
     for split, title in _SPLITS.items():

@@ -308,6 +308,15 @@ class EventPipeline(SplitSource):
     def _replayed(self, events: Tensor, training: bool = False) -> EventLoader:
         return self._loader(events, training=training, negatives=False, replayed=True)
 
+    def use_negatives(self, kind: str | Callable[..., Any]) -> None:
+        """Draw the negatives of evaluation in another way from here on.
+
+        Args:
+            kind: As ``eval_negatives``.
+        """
+        self.eval_negatives = _checked_negatives("eval_negatives", kind)
+        self.__dict__.pop("_negative_samplers", None)
+
     @cached_property
     def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives | FunctionNegatives]:
         """The samplers of training and of evaluation."""
