@@ -53,6 +53,10 @@ def compare(arguments: Sequence[str]) -> None:
         raise InvalidArgumentError("--models", "names of models or recipes", "nothing", "write --models tgn,tpnet")
     _check(models, negatives, settings)
     folder, console = Path(chosen.output).expanduser(), Console()
+    if "--print_config" in settings:
+        from lightning_tgnn.cli import TGNNCommand
+
+        TGNNCommand(["fit", *_words(models[0], seeds[0], settings, folder)])
     results: list[tuple[str, dict[str, Any]]] = []
     for model in models:
         for seed in seeds:
@@ -120,6 +124,22 @@ def _check(models: Sequence[str], negatives: Sequence[str], settings: Sequence[s
         raise InvalidArgumentError(own[0].partition("=")[0], "left out of a comparison", own[0], cure)
 
 
+def _place(model: str, seed: int, folder: Path) -> Path:
+    return folder / f"{_name(model)}-seed{seed}"
+
+
+def _words(model: str, seed: int, settings: Sequence[str], folder: Path) -> list[str]:
+    """Return the arguments of ``fit`` for a run."""
+    if _name(model) != model:
+        words = [f"--config={model}"]
+    else:
+        words = [f"--model.model={model}", "--trainer.log_every_n_steps=10"]
+        words += [f"--trainer.callbacks+={json.dumps(one)}" for one in (_CHECKPOINT, _LAST)]
+    words += [*settings, f"--seed_everything={seed}"]
+    words += [f"--trainer.logger.init_args.save_dir={_place(model, seed, folder)}"]
+    return [*words, "--trainer.enable_progress_bar=false", "--ckpt_path=last-or-new"]
+
+
 def _run(
     model: str, seed: int, negatives: list[str], settings: Sequence[str], folder: Path, console: Console
 ) -> dict[str, Any]:
@@ -128,14 +148,8 @@ def _run(
     Raises:
         InvalidArgumentError: The folder has a run of other settings, or the run has failed.
     """
-    name = _name(model)
-    place = folder / f"{name}-seed{seed}"
-    words = [f"--config={model}"] if name != model else [f"--model.model={model}"]
-    if name == model:
-        words += [f"--trainer.callbacks+={json.dumps(one)}" for one in (_CHECKPOINT, _LAST)]
-    words += [*settings, f"--seed_everything={seed}", f"--trainer.logger.init_args.save_dir={place}"]
-    words += ["--trainer.log_every_n_steps=10"] if name == model else []
-    words += ["--trainer.enable_progress_bar=false", "--ckpt_path=last-or-new"]
+    name, place = _name(model), _place(model, seed, folder)
+    words = _words(model, seed, settings, folder)
     asked = {"words": words, "negatives": negatives, "result": str(place / "result.json")}
     before = place / "asked.json"
     if before.exists() and json.loads(before.read_text()) != asked:
