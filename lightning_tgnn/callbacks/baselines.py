@@ -45,10 +45,10 @@ _SHARE_OF_TEST = 0.15  # of DyGLib's protocol
 class Baselines(pl.Callback):
     """Scores the same events and negatives as the model with baselines that learn nothing.
 
-    Logs for ``val`` and ``test`` the metrics of `LinkPrediction` as ``test/edgebank/ap``, ``test/recency/ap`` and so on,
-    and warns where the main metric of the test is above the model's. For each event a baseline also knows the events of
-    validation and test that the ``past`` of the DataModule allows; by DyGLib's protocol, the events before the batch of
-    200.
+    Logs for ``val`` and ``test`` the metrics of `LinkPrediction` as ``test/edgebank/ap``, ``test/recency/ap`` and so
+    on, and warns where the main metric of the test is above the model's. For each event a baseline also knows the
+    events of validation and test that the ``past`` of the DataModule allows; by DyGLib's protocol, the events before
+    the batch of 200.
 
     EdgeBank scores a pair 1 if it remembers the pair, and 0 otherwise (Poursafaei et al., "Towards Better Evaluation
     for Dynamic Link Prediction", NeurIPS 2022, section 5): ``edgebank`` remembers a pair for ever, ``edgebank_window``

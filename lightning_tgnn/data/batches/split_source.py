@@ -82,7 +82,7 @@ class SplitSource(Pipeline, StreamData):
             store = open_events(source, self._read_options)
         self._stream = SplitStream.of(
             store,
-            fixed_protocol(source, store, self.protocol),
+            fixed_protocol(source, store, self.protocol, self.seed),
             writes=self.writes,
             val_ratio=split["val_ratio"],
             test_ratio=split["test_ratio"],

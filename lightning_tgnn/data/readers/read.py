@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_tgnn.checks import DataError, InvalidArgumentError, check_bool, check_choice, check_path
+from lightning_tgnn.data.readers.benchmark_folders import (
+    is_dyglib_folder,
+    is_tgb_seq_folder,
+    read_dyglib,
+    read_tgb_seq,
+)
 from lightning_tgnn.data.readers.csv_columns import (
     check_columns,
     csv_table,
@@ -40,7 +46,7 @@ def read_events(
     bipartite: bool | None = None,
     longest_id: int = LONGEST_ID,
 ) -> EventStore:
-    """Read the events of a text file, plain or gzipped, of a Parquet file or a TGL folder, or open an `EventStore`.
+    """Read the events of a text or Parquet file, of a folder of TGL, DyGLib or TGB-Seq, or open an `EventStore`.
 
     Nodes are numbered in ascending order of their ids (integers by value, strings by code point), whatever the order of
     the rows; ``node_ids`` of the store leads back. Ids are integers if all of them are written as such; otherwise,
@@ -52,7 +58,8 @@ def read_events(
 
     Args:
         path: The file. Its format, and whether it is gzipped, are recognised by content, not by name. Nodes of a TGL
-            folder keep their numbers. For the columns of a Parquet file see `frame_table`.
+            folder keep their numbers; nodes of DyGLib and TGB-Seq, which count from 1, get these less 1. For the
+            columns of a Parquet file see `frame_table`.
         format: ``"snap"``: ``src dst time`` between blanks or tabs, further columns are edge features, lines that
             start with ``#`` or ``%`` are comments. ``"jodie"``: a header, then user, item, time, label and features
             between commas. ``"csv"``: columns between commas, semicolons or tabs, with a header or, given positions,
@@ -81,6 +88,10 @@ def read_events(
     if is_tgl_folder(path):
         check_unread(f"the TGL folder {path}", format=format, columns=columns, bipartite=bipartite)
         return read_tgl(path)
+    for is_folder, read in ((is_dyglib_folder, read_dyglib), (is_tgb_seq_folder, read_tgb_seq)):
+        if is_folder(path):
+            check_unread(f"the folder {path}", format=format, columns=columns, bipartite=bipartite)
+            return read(path)
     return open_table(path, format=format, columns=columns, bipartite=bipartite, longest_id=longest_id).store()
 
 

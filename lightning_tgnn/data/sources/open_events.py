@@ -20,6 +20,7 @@ from lightning_tgnn.checks import (
     with_home,
 )
 from lightning_tgnn.data.readers import FORMATS, read_events
+from lightning_tgnn.data.readers.benchmark_folders import is_tgb_seq_folder
 from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.sources.graph_objects import DGLGraph, TemporalData, from_dgl, from_temporal_data
@@ -34,6 +35,7 @@ from lightning_tgnn.data.sources.tgb import (
     protocol_of,
     tgb_folder,
 )
+from lightning_tgnn.data.sources.tgb_seq import tgb_seq_protocol
 from lightning_tgnn.data.streams.dyglib import dyglib_protocol
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.fixed_protocol import FixedProtocol
@@ -179,13 +181,16 @@ def _opened_events(source: EventSource, options: ReadOptions) -> EventStore:
     return _from_object(source, options)
 
 
-def fixed_protocol(source: EventSource, store: EventStore, name: str | None = None) -> FixedProtocol | None:
-    """Return what a protocol fixes; TGB's for a data set of TGB, whose splits and negatives it always keeps.
+def fixed_protocol(
+    source: EventSource, store: EventStore, name: str | None = None, seed: int = 0
+) -> FixedProtocol | None:
+    """Return what a protocol fixes; a data set of TGB or TGB-Seq keeps its splits and negatives without one, too.
 
     Args:
         source: The source.
         store: Its events.
         name: One of `PROTOCOLS`; None for the protocol of this package.
+        seed: Of negatives that a data set does not have.
 
     Raises:
         DataError: A file of the data set's negatives is missing, or a split of the protocol is empty.
@@ -195,6 +200,8 @@ def fixed_protocol(source: EventSource, store: EventStore, name: str | None = No
         return dyglib_protocol(store)
     if _is_tgb(source):
         return protocol_of(source, store.num_nodes)
+    if name is None and isinstance(source, (str, Path)) and is_tgb_seq_folder(Path(source)):
+        return tgb_seq_protocol(Path(source), store, seed)
     if name == "tgb":
         name_ = str(source) if isinstance(source, (str, Path)) else type(source).__name__
         received = f"'tgb' with the source {name_!r}"

@@ -17,7 +17,7 @@ class FixedProtocol:
     """What a benchmark fixes.
 
     Attributes:
-        name: One of `PROTOCOLS`.
+        name: One of `PROTOCOLS`, or ``tgb-seq``, which is that of its data sets alone.
         train_events: Events of the training split.
         val_events: Events of the validation split, which follows it; the others are the test split.
         negatives: Of the events of the validation and test splits.
@@ -25,7 +25,7 @@ class FixedProtocol:
         held_out: bool [N], nodes whose events leave the training split; None for none.
     """
 
-    name: Literal["dyglib", "tgb"]
+    name: Literal["dyglib", "tgb", "tgb-seq"]
     train_events: int
     val_events: int
     negatives: GivenNegatives
