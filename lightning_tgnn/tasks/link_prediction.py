@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from lightning_tgnn.checks import InvalidArgumentError, check_bool
 from lightning_tgnn.metrics import DyGLibMetrics, LinkMetrics
 from lightning_tgnn.metrics.of_protocol import MAIN_METRIC, add_batch, link_metrics
 from lightning_tgnn.models import MODEL_NAMES, LinkPredictor, ModelConfig, PairModel, default_width
@@ -57,6 +58,8 @@ class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
             node [P, memory_dim], the memory of the other node [P, memory_dim], and the features of the event [P, edge
             features], and returns [P, any width]; None concatenates the three. Messages are made, with gradient, when a
             node takes its mail in; the encoded time since its memory was written is appended.
+        relations: Whether the labels of the events are the types of their relations, each of which the link predictor
+            has an embedding of.
 
     Raises:
         InvalidArgumentError: An argument has a value that cannot work.
@@ -80,6 +83,7 @@ class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         message: str | Callable[[int, int], nn.Module] | None = None,
+        relations: bool = False,
         *,
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
@@ -89,6 +93,7 @@ class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
         detect_nan: bool = True,
         capture: str = "off",
     ) -> None:
+        check_bool("relations", relations, usual=False)
         built_by, made_by = at_path("model", model), message_builder(message)
         check_model(built_by, MODEL_NAMES, "a StreamModel")
         config = ModelConfig(
@@ -108,6 +113,7 @@ class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
         training = TrainingOptions.among(locals())
         super().__init__(built_by, config, training, message=made_by)
         self.save_hyperparameters(ignore=(*NOT_SAVED, *left_out))
+        self.relations = relations
         self._measured_by: str | None = None
         self.val_metrics: LinkMetrics | DyGLibMetrics = LinkMetrics()
         self.test_metrics: LinkMetrics | DyGLibMetrics = LinkMetrics()
@@ -127,17 +133,30 @@ class LinkPrediction(MemoryTask[LinkMetrics | DyGLibMetrics]):
         return self._model.past_in_tgb
 
     def build_head(self) -> None:
-        """Create the link predictor, unless the model scores pairs itself."""
-        self.predictor = None if isinstance(self.model, PairModel) else LinkPredictor(self.embedding_dim)
+        """Create the link predictor, unless the model scores pairs itself.
+
+        Raises:
+            InvalidArgumentError: There shall be relations, and events have none, or the model scores pairs itself.
+        """
+        info, is_pair_model = self.info, isinstance(self.model, PairModel)
+        assert info is not None
+        if self.relations and (is_pair_model or not info.num_classes or info.multi_label):
+            received = type(self.model).__name__ if is_pair_model else "events without one class each"
+            cure = "leave relations out, or read the relation of each event as its label"
+            requirement = "with a model that embeds nodes, and a class per event"
+            raise InvalidArgumentError("relations", requirement, received, cure)
+        relations = info.num_classes if self.relations else 0
+        self.predictor = None if is_pair_model else LinkPredictor(self.embedding_dim, relations)
 
     def score(self, embeddings: Tensor, batch: EventBatch) -> tuple[Tensor, Tensor]:
         """Return logits of the true destinations [B] and of the negatives [B, Q]."""
         if self.predictor is None:  # a pair model has scored them
             return embeddings[:, 0], embeddings[:, 1:]
+        relations = batch.labels.long() if self.relations else None
         if batch.negative_sources.numel():
-            logits = self.predictor.for_pairs(embeddings, *batch.candidate_places)
+            logits = self.predictor.for_pairs(embeddings, *batch.candidate_places, relations)
             return logits[:, 0], logits[:, 1:]
-        return self.predictor(embeddings, *batch.negatives.shape)
+        return self.predictor(embeddings, *batch.negatives.shape, relations)
 
     def loss(self, positive: Tensor, negatives: Tensor) -> Tensor:
         """Return the binary cross entropy of true destinations plus the cross entropy of negatives, each a mean."""

@@ -56,7 +56,7 @@ class EventPipeline(SplitSource):
         held_out_nodes: Share of the nodes of validation and test whose events are removed from the training split, so
             that ``test/ap_inductive`` has events to measure.
         negatives: Where negative destinations come from: ``"destination"``, ``"all"``, ``"historical"``,
-            ``"inductive"``, or a function of your own or its import path: see
+            ``"inductive"``, ``"relation"``, or a function of your own or its import path: see
             `lightning_tgnn.data.streams.negatives.NegativeFunction`.
         eval_negatives: As ``negatives``, for validation and test; ``negatives`` if None.
         num_train_negatives: Negatives per training event.

@@ -14,7 +14,7 @@ from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_int
 from lightning_tgnn.data.streams.event_store import EventStore
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 
-NEGATIVE_SAMPLERS = ("all", "destination", "historical", "inductive")
+NEGATIVE_SAMPLERS = ("all", "destination", "historical", "inductive", "relation")
 _MAX_TRIES = 8
 _EVALUATION_STREAM = 0
 _FIRST_EPOCH_STREAM = 1
@@ -76,6 +76,9 @@ class NegativeSampler:
         simultaneous: What `historical` and `inductive` do not draw, or None.
         barred: bool [N], nodes that are never drawn, or None.
         first_seen: int64 [P], ascending, the events whose pair (source, destination) is new, for `inductive`.
+        labels: int64 [E], the relation of each event, for `relation`.
+        of_relation: int64 [D], ascending, ``label * num_nodes + destination`` of what `relation` draws from.
+        num_nodes: N.
     """
 
     name: str
@@ -88,6 +91,9 @@ class NegativeSampler:
     first_seen: Tensor | None
     barred: Tensor | None = None
     simultaneous: SimultaneousLinks | None = None
+    labels: Tensor | None = None
+    of_relation: Tensor | None = None
+    num_nodes: int = 0
 
     @classmethod
     def build(
@@ -102,6 +108,7 @@ class NegativeSampler:
         barred: Tensor | None = None,
         time: Tensor | None = None,
         among: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> NegativeSampler:
         """Prepare the tables of the sampler called ``name``.
 
@@ -112,7 +119,8 @@ class NegativeSampler:
                 pairs that were first seen before e, in training from event 0 on, in evaluation from
                 ``train_events`` on. The last two leave out where the source goes at the time of e by other events, and
                 fall back to ``destination`` where there is nothing to draw from or where 8 draws all gave what is left
-                out or the true destination.
+                out or the true destination. ``relation``: the distinct destinations of all events with the relation of
+                e, that is its label; where it has a single one, as ``destination``.
             src: int64 [E].
             dst: int64 [E].
             num_nodes: Nodes are ``0 .. num_nodes - 1``.
@@ -121,9 +129,11 @@ class NegativeSampler:
             barred: bool [N], nodes that must not be drawn: those held out of training.
             time: [E], ascending; None where no two events have the same.
             among: int64, the events whose destinations ``destination`` draws from; None for all.
+            labels: [E], the relation of each event, for ``relation``.
 
         Raises:
-            InvalidArgumentError: The name is unknown, or the stream has a single destination to draw.
+            InvalidArgumentError: The name is unknown, events have no relations for ``relation``, or the stream has a
+                single destination to draw.
         """
         check_choice("negatives", name, NEGATIVE_SAMPLERS)
         check_int("train_events", train_events, minimum=0, cure="give the number of events of the training split")
@@ -135,6 +145,15 @@ class NegativeSampler:
             cure = "draw from 'all' nodes" if num_nodes > 1 else "give a graph of at least two nodes"
             received = f"{candidates.numel()} candidate"
             raise InvalidArgumentError("negatives", "drawn from at least 2 candidates", received, cure)
+        of_relation = None
+        if name == "relation":
+            if labels is None or labels.ndim != 1 or labels.is_floating_point() or bool((labels < 0).any()):
+                cure = "read the relation of each event as its label, or draw by 'destination'"
+                raise InvalidArgumentError("negatives", "'relation' for events with a class each", "no classes", cure)
+            labels = labels.long()
+            of_relation = (labels * num_nodes + dst).unique()
+            if barred is not None:
+                of_relation = of_relation[~barred[of_relation % num_nodes]]
         by_past = name in ("historical", "inductive")
         return cls(
             name=name,
@@ -147,6 +166,9 @@ class NegativeSampler:
             first_seen=first_positions(src * num_nodes + dst) if name == "inductive" else None,
             barred=barred,
             simultaneous=SimultaneousLinks.of(src, dst, time, num_nodes) if by_past and time is not None else None,
+            labels=labels if name == "relation" else None,
+            of_relation=of_relation,
+            num_nodes=num_nodes,
         )
 
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
@@ -164,7 +186,23 @@ class NegativeSampler:
         if self.name in ("all", "destination"):
             return self._others(events, num, chained(*counters))
         key = counter_hash(*counters, events.unsqueeze(1), torch.arange(num))
+        if self.of_relation is not None:
+            return self._of_relation(events, key)
         return self._redraw(events, key, *self._range(events, training=epoch is not None))
+
+    def _of_relation(self, events: Tensor, key: Tensor) -> Tensor:
+        """Return destinations of the relation of each event, int64 [B, num], drawn as by `_other_candidates`."""
+        assert self.labels is not None
+        assert self.of_relation is not None
+        relation, true = self.labels[events], self.dst[events]
+        first, end = (torch.searchsorted(self.of_relation, (relation + more) * self.num_nodes) for more in (0, 1))
+        place = torch.searchsorted(self.of_relation, relation * self.num_nodes + true) - first
+        others = (end - first - 1).unsqueeze(1).expand_as(key)
+        index = random_below(others.clamp(min=1), key, 0)
+        index = first.unsqueeze(1) + index + (index >= place.unsqueeze(1))
+        drawn = self.of_relation[index.clamp(max=len(self.of_relation) - 1)] % self.num_nodes
+        alone = self._other_candidates(true.repeat_interleave(key.shape[1]), key.flatten()).view_as(key)
+        return torch.where(others > 0, drawn, alone)
 
     def _others(self, events: Tensor, num: int, state: int) -> Tensor:
         """Return what `_other_candidates` does, without a tensor of keys."""

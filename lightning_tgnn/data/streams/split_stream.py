@@ -119,6 +119,7 @@ class SplitStream:
             train_events=int(self.split.val[0]),
             barred=barred,
             time=store.time,
+            labels=store.labels,
             among=self.split.train if self.protocol is not None and self.protocol.name == "dyglib" else None,
         )
 

@@ -20,28 +20,39 @@ class LinkPredictor(nn.Module):
 
     Args:
         embedding_dim: Width of the embeddings.
+        num_relations: Relations, whose learned embeddings are added to ``A z_src``; 0 for none.
+
+    Attributes:
+        relation: The embedding of each relation; None without.
     """
 
-    def __init__(self, embedding_dim: int) -> None:
+    def __init__(self, embedding_dim: int, num_relations: int = 0) -> None:
         super().__init__()
+        self.relation = nn.Embedding(num_relations, embedding_dim) if num_relations else None
         self.source = nn.Linear(embedding_dim, embedding_dim)
         self.destination = nn.Linear(embedding_dim, embedding_dim)
         self.out = nn.Linear(embedding_dim, 1)
 
-    def forward(self, embeddings: Tensor, num_events: int, num_negatives: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, embeddings: Tensor, num_events: int, num_negatives: int, relations: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Score each event's true destination and its negatives.
 
         Args:
             embeddings: [C, d_emb], sources, destinations, then negatives event by event.
             num_events: B.
             num_negatives: Q, per event.
+            relations: int64 [B], the relation of each event, where there are relations.
 
         Returns:
             Logits of the true destinations [B] and of the negatives [B, Q], float32.
         """
         # Split, not sliced: the gradient is put together in one go.
         sources, others = embeddings.split([num_events, len(embeddings) - num_events])
-        return link_scores(self.source(sources), self.destination(others), self.out, num_negatives, beside=False)
+        source = self.source(sources)
+        if self.relation is not None:
+            source = source + self.relation(relations)
+        return link_scores(source, self.destination(others), self.out, num_negatives, beside=False)
 
     def for_rows(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Score links between rows of embeddings; see `forward`.
@@ -60,15 +71,20 @@ class LinkPredictor(nn.Module):
         candidates = _chosen(self.destination, embeddings, destinations)
         return link_scores(source, candidates.flatten(0, 1), self.out, destinations.shape[1] - 1, beside=True)
 
-    def for_pairs(self, embeddings: Tensor, source: Tensor, destination: Tensor) -> Tensor:
-        """Return the logits of links, each between two rows of embeddings, float32 of the shape of ``source``.
+    def for_pairs(
+        self, embeddings: Tensor, source: Tensor, destination: Tensor, relations: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits of links, each between two rows of embeddings, float32 [B, n].
 
         Args:
             embeddings: [m, d_emb].
-            source: int64 of any shape, which row the source is.
-            destination: int64 of the same shape, which row the destination is.
+            source: int64 [B, n], which row the source is.
+            destination: int64 [B, n], which row the destination is.
+            relations: int64 [B], the relation of each event, where there are relations.
         """
         hidden = self.source(embeddings)[source] + self.destination(embeddings)[destination]
+        if self.relation is not None:
+            hidden = hidden + self.relation(relations).unsqueeze(1)
         return self.out(hidden.relu()).squeeze(-1).float()
 
     def every_pair(self, sources: Tensor, candidates: Tensor) -> Tensor:
