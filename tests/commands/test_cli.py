@@ -218,7 +218,9 @@ def run_graph_recipe(recipe, folder):
 
 
 def check_what_fit_left(printed, metrics=4):
-    assert re.search(r"best val/(ap|dyglib/random/ap|mrr|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), printed
+    assert re.search(r"best val/(ap|dyglib/random/ap|mrr|accuracy|auc|f1_micro): [01]\.\d{4}, \S+\.ckpt", printed), (
+        printed
+    )
     assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
     for row in ("validation", "test"):
         measured = re.search(rf"{row}[ ,].*", printed).group()

@@ -24,7 +24,8 @@ from lightning_tgnn.data.batches.split_source import SplitSource
 from lightning_tgnn.data.pipeline import plain_values, shown_name
 from lightning_tgnn.data.sources.open_events import SYNTHETIC, read_options
 from lightning_tgnn.data.standardize import AUTO
-from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, FunctionNegatives, GivenNegatives, NegativeSampler
+from lightning_tgnn.data.streams.fixed_protocol import FixedNegatives
+from lightning_tgnn.data.streams.negatives import NEGATIVE_SAMPLERS, FunctionNegatives, NegativeSampler
 from lightning_tgnn.data.streams.node_ids import LONGEST_ID
 from lightning_tgnn.data.streams.split_stream import tie_notice
 from lightning_tgnn.data.streams.splits import SPLIT_BY
@@ -189,7 +190,7 @@ class EventPipeline(SplitSource):
         stream, name = self._stream, shown_name(self.source)
         assert stream is not None
         if stream.protocol is not None:
-            self.num_eval_negatives = stream.protocol.negatives.table.shape[1]
+            self.num_eval_negatives = stream.protocol.negatives.width
         if stream.store.origin is not None:
             self._report(f"{name}: {stream.store.origin}")
         self._report(f"{name}: {stream}")
@@ -318,7 +319,7 @@ class EventPipeline(SplitSource):
         self.__dict__.pop("_negative_samplers", None)
 
     @cached_property
-    def _negative_samplers(self) -> dict[bool, NegativeSampler | GivenNegatives | FunctionNegatives]:
+    def _negative_samplers(self) -> dict[bool, NegativeSampler | FixedNegatives | FunctionNegatives]:
         """The samplers of training and of evaluation."""
         kinds = {True: self.negatives, False: self.eval_negatives}
         return {training: self.stream.negatives(kind, self.seed, training=training) for training, kind in kinds.items()}

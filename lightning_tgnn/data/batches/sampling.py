@@ -11,6 +11,7 @@ from lightning_tgnn.algorithms.streams.dedup import last_mails
 from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.checks import InvalidArgumentError, check_choice
 from lightning_tgnn.data.streams.event_store import EventStore
+from lightning_tgnn.data.streams.fixed_protocol import FixedNegatives
 from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.temporal_adjacency import Neighbors, TemporalAdjacency
 from lightning_tgnn.files.memory import available_memory, readable_size
@@ -73,7 +74,7 @@ class EventSampler:
 
     store: EventStore
     adjacency: TemporalAdjacency
-    negatives: NegativeSampler | GivenNegatives | FunctionNegatives | None
+    negatives: NegativeSampler | FixedNegatives | FunctionNegatives | None
     num_negatives: int
     num_neighbors: int
     neighbor_sampler: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
@@ -33,9 +34,7 @@ _EVENTS_PER_QUERY = 10_000
 class _NegativeSampler(Protocol):
     """Of ``py-tgb``."""
 
-    def query_batch(
-        self, sources: np.ndarray, destinations: np.ndarray, times: np.ndarray, /, *, split_mode: str
-    ) -> list[np.ndarray]: ...
+    def query_batch(self, *columns: np.ndarray, split_mode: str) -> list[np.ndarray]: ...
 
 
 class TGBDataset(Protocol):
@@ -51,6 +50,11 @@ class TGBDataset(Protocol):
     @property
     def node_feat(self) -> np.ndarray | None:
         """Float [N, d_node], or None."""
+        ...
+
+    @property
+    def node_type(self) -> np.ndarray | None:
+        """[N], the type of each node, in the sets ``thgl-*``; None in others."""
         ...
 
     @property
@@ -85,24 +89,50 @@ class TGBDataset(Protocol):
 def from_tgb(dataset: TGBDataset) -> EventStore:
     """Return the events of a ``tgb.linkproppred.dataset.LinkPropPredDataset``; nodes keep their numbers.
 
+    In the sets with types (``thgl-*`` and ``tkgl-*``) the label of an event is its relation, which also gives it edge
+    features: a column of 0 and 1 for each of up to 64 relations, else 32 numbers that are drawn for each. Types of
+    nodes are a column of 0 and 1 each among the node features. Static edges of ``tkgl-*`` are not read.
+
     Raises:
-        DataError: Its edges are of several types, or it holds something that must not be trained on.
+        DataError: It holds something that must not be trained on.
     """
     data = dataset.full_data
-    if "edge_type" in data:
-        cure = "give one of those whose names begin with tgbl-"
-        raise DataError("source", "a TGB dataset with one type of edges", dataset.name, cure)
     order = _order(dataset)
-    features = data["edge_feat"]
     src, dst = np.asarray(data["sources"])[order], np.asarray(data["destinations"])[order]
+    features, relations, nodes = data["edge_feat"], data.get("edge_type"), dataset.node_feat
+    features = None if features is None else np.asarray(features)
+    if relations is not None:
+        relations = np.asarray(relations)
+        # Of typed edges it has a column of zeros, for the edges without their inverse ones.
+        own = None if features is None or len(features) != len(src) or not features.any() else features
+        features = _side_by_side(own, _features_of_types(relations))
+        relations = relations[order]
+    if dataset.node_type is not None:
+        nodes = _side_by_side(nodes, _features_of_types(np.asarray(dataset.node_type).astype(np.int64)))
     return EventStore.from_arrays(
         src,
         dst,
         np.asarray(data["timestamps"])[order],
-        None if features is None else np.asarray(features)[order],
-        dataset.node_feat,
-        num_nodes=highest_count(src, dst) if dataset.node_feat is None else None,
+        None if features is None else features[order],
+        nodes,
+        relations,
+        num_nodes=highest_count(src, dst) if nodes is None else None,
     )
+
+
+_MOST_COLUMNS, _CODE = 64, 32
+
+
+def _features_of_types(types: np.ndarray) -> np.ndarray:
+    """Return the features of types, float32 [n, types or 32]."""
+    count = int(types.max()) + 1
+    if count <= _MOST_COLUMNS:
+        return np.eye(count, dtype=np.float32)[types]
+    return np.random.RandomState(0).normal(size=(count, _CODE)).astype(np.float32)[types]
+
+
+def _side_by_side(one: np.ndarray | None, other: np.ndarray) -> np.ndarray:
+    return other if one is None else np.concatenate([np.asarray(one, dtype=np.float32), other], axis=1)
 
 
 def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
@@ -117,6 +147,9 @@ def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
     try:
         dataset.load_val_ns()
         dataset.load_test_ns()
+        if dataset.name.startswith("tkgl-"):  # nearly all nodes of each event, more than memory holds
+            queried = QueriedNegatives(dataset, order, train, train + val, num_nodes)
+            return FixedProtocol("tgb", train, val, queried, val_negatives=num_nodes)
         pieces = [piece for split, rows in splits.items() for piece in _query(dataset, split, rows)]
     except (OSError, ValueError) as error:
         raise _without_negatives(str(error)) from error
@@ -138,13 +171,49 @@ def _without_negatives(received: str) -> DataError:
 
 def _query(dataset: TGBDataset, split: str, rows: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, piece by piece, how many negatives events have, [B], and the nodes of them one after the other, int32."""
-    data = dataset.full_data
-    ends = [np.asarray(data[name]) for name in ("sources", "destinations", "timestamps")]
     for start in range(0, len(rows), _EVENTS_PER_QUERY):
-        piece = rows[start : start + _EVENTS_PER_QUERY]
-        found = dataset.negative_sampler.query_batch(*(column[piece] for column in ends), split_mode=split)
+        found = _queried(dataset, split, rows[start : start + _EVENTS_PER_QUERY])
         counts = np.fromiter(map(len, found), np.int64, len(found))
         yield counts, np.fromiter(chain.from_iterable(found), np.int32, int(counts.sum()))
+
+
+def _queried(dataset: TGBDataset, split: str, rows: np.ndarray) -> list[np.ndarray]:
+    """Return the negatives of each event, which ``py-tgb`` knows by source, time and relation."""
+    names = ("sources", "destinations", "timestamps", *(["edge_type"] if "edge_type" in dataset.full_data else []))
+    columns = (np.asarray(dataset.full_data[name])[rows] for name in names)
+    return dataset.negative_sampler.query_batch(*columns, split_mode=split)
+
+
+@dataclass(frozen=True)
+class QueriedNegatives:
+    """Negatives that ``py-tgb`` is asked for batch by batch; takes the place of `GivenNegatives`.
+
+    Attributes:
+        dataset: A data set whose negatives have been read.
+        order: int64 [E], the rows of its events in the order of time.
+        val_start: The first event of the validation split.
+        test_start: The first event of the test split.
+        width: Q, the most negatives of an event.
+    """
+
+    dataset: TGBDataset
+    order: np.ndarray
+    val_start: int
+    test_start: int
+    width: int
+
+    def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
+        """Return the negatives of each of ``events`` (int64 [B]), int64 [B, num], -1 where one has fewer."""
+        table = torch.full((len(events), self.width), -1)
+        of_test = events >= self.test_start
+        for split, places in (("val", (~of_test).nonzero()), ("test", of_test.nonzero())):
+            places = places.squeeze(1)
+            found = _queried(self.dataset, split, self.order[events[places].numpy()])
+            for place, nodes in zip(places.tolist(), found, strict=True):
+                # Sorted, the first would be the same for nearly all events, and AP and AUC look at the first alone.
+                turned = np.roll(nodes, int(events[place]) % max(len(nodes), 1))
+                table[place, : len(nodes)] = torch.from_numpy(turned)
+        return table[:, :num]
 
 
 def _table(first: int, counts: Tensor, nodes: Tensor) -> Tensor:
@@ -166,8 +235,11 @@ def _order(dataset: TGBDataset) -> np.ndarray:
     return np.argsort(np.asarray(dataset.full_data["timestamps"]), kind="stable")
 
 
-TGB_NAMES = tuple(
-    f"tgbl-{name}" for name in ("wiki", "review", "coin", "comment", "flight", "uci", "enron", "subreddit", "lastfm")
+TGB_NAMES = (
+    *(f"tgbl-{name}" for name in ("wiki", "review", "coin", "comment", "flight")),
+    *(f"tgbl-{name}" for name in ("uci", "enron", "subreddit", "lastfm")),
+    *(f"thgl-{name}" for name in ("software", "forum", "github", "myket")),
+    *(f"tkgl-{name}" for name in ("smallpedia", "polecat", "icews", "yago", "wikidata")),
 )
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
-from lightning_tgnn.data.streams.negatives import GivenNegatives
-
 PROTOCOLS = ("dyglib", "tgb")
+
+
+class FixedNegatives(Protocol):
+    """Negatives of the events of the validation and test splits."""
+
+    @property
+    def width(self) -> int:
+        """Q, the most negatives of an event."""
+        ...
+
+    def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
+        """Return the first ``num`` negatives of ``events`` (int64 [B]), int64 [B, num], -1 where one has fewer."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class FixedProtocol:
     name: Literal["dyglib", "tgb", "tgb-seq"]
     train_events: int
     val_events: int
-    negatives: GivenNegatives
+    negatives: FixedNegatives
     val_negatives: int
     held_out: Tensor | None = None
 

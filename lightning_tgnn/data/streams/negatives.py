@@ -296,6 +296,11 @@ class GivenNegatives:
     table: Tensor
     sources: Tensor | None = None
 
+    @property
+    def width(self) -> int:
+        """Q."""
+        return self.table.shape[1]
+
     def sample(self, events: Tensor, num: int, *, epoch: int | None) -> Tensor:
         """Return the first ``num`` negatives of each of ``events`` (int64 [B]), int64 [B, num]."""
         return self.table[events - self.first, :num].long()

@@ -17,9 +17,9 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.data.arrays import digest_of_some
 from lightning_tgnn.data.standardize import Moments, notice_heavy_tails, standardization_of, standardized
 from lightning_tgnn.data.streams.event_store import EventStore
-from lightning_tgnn.data.streams.fixed_protocol import FixedProtocol
+from lightning_tgnn.data.streams.fixed_protocol import FixedNegatives, FixedProtocol
 from lightning_tgnn.data.streams.kept_adjacency import adjacency_of
-from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeFunction, NegativeSampler
+from lightning_tgnn.data.streams.negatives import FunctionNegatives, NegativeFunction, NegativeSampler
 from lightning_tgnn.data.streams.splits import Split, chronological_split
 from lightning_tgnn.data.streams.store_manifest import MANIFEST, read_manifest
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
@@ -95,7 +95,7 @@ class SplitStream:
 
     def negatives(
         self, kind: str | NegativeFunction, seed: int, *, training: bool
-    ) -> NegativeSampler | GivenNegatives | FunctionNegatives:
+    ) -> NegativeSampler | FixedNegatives | FunctionNegatives:
         """Return what draws the negatives of training, or of evaluation; held-out nodes are none in training.
 
         Args:

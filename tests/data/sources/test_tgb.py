@@ -12,13 +12,17 @@ import torch
 from lightning_tgnn import LinkPrediction, TemporalDataModule
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.commands.data.command import data as data_command
+from lightning_tgnn.data.sources import tgb
 from tests.data.served import serving
 
 datasets = pytest.importorskip("tgb.linkproppred.dataset")
 evaluate = pytest.importorskip("tgb.linkproppred.evaluate")
+from tgb.linkproppred import thg_negative_generator as thg  # noqa: E402
+from tgb.linkproppred import tkg_negative_generator as tkg  # noqa: E402
 from tgb.utils import info  # noqa: E402
 from tgb.utils.info import PROJ_DIR  # noqa: E402
 from tgb.utils.utils import save_pkl  # noqa: E402
+from torch_geometric.data import TemporalData  # noqa: E402
 
 EVENTS, ITEMS, NEGATIVES = 200, 8, 7
 QUIET = {
@@ -136,11 +140,104 @@ def test_what_does_not_go_with_it_is_refused(make):
     dataset = make()
     with pytest.raises(InvalidArgumentError, match="bipartite must be left out for a TGB dataset"):
         TemporalDataModule(dataset, bipartite=True).setup()
-    dataset.full_data["edge_type"] = np.zeros(EVENTS)
-    with pytest.raises(
-        DataError, match="a TGB dataset with one type of edges, got 'tgbl-wiki'; give one of those whose"
-    ):
-        TemporalDataModule(dataset).setup()
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """Write the files of a set with types, small, by py-tgb's own generators of negatives, and let it read them."""
+
+    def read(name):
+        folder = tmp_path / name.replace("-", "_")
+        folder.mkdir()
+        rng = np.random.default_rng(0)
+        users, items = rng.integers(0, 10, EVENTS), rng.integers(10, 18, EVENTS)
+        rows = zip(np.arange(EVENTS) // 2 * 10, users, items, rng.integers(0, 3, EVENTS), strict=True)
+        lines = [",".join(map(str, row)) for row in rows]
+        (folder / f"{name}_edgelist.csv").write_text("\n".join(["timestamp,head,tail,relation_type", *lines]))
+        kinds = [f"{node},{int(node >= 10) + int(node >= 14)}" for node in range(18)]
+        (folder / f"{name}_nodetype.csv").write_text("\n".join(["node_id,type", *kinds]))
+        root = os.path.relpath(tmp_path, PROJ_DIR)
+        dataset = datasets.LinkPropPredDataset(name, root=root)
+        data, ends = dataset.full_data, (0, 17)
+        for split, mask in (("val", dataset.val_mask), ("test", dataset.test_mask)):
+            columns = {"src": "sources", "dst": "destinations", "t": "timestamps", "edge_type": "edge_type"}
+            edges = TemporalData(**{key: torch.from_numpy(data[column][mask]) for key, column in columns.items()})
+            if name.startswith("thgl"):
+                generator = thg.THGNegativeEdgeGenerator(name, *ends, dataset.node_type, edge_data=edges)
+            else:
+                lowest, highest = int(data["destinations"].min()), int(data["destinations"].max())
+                generator = tkg.TKGNegativeEdgeGenerator(name, lowest, highest, "time-filtered", edge_data=edges)
+            generator.generate_negative_samples(edges, split, str(folder))
+        return dataset
+
+    return read
+
+
+@pytest.mark.parametrize("name", ["thgl-myket", "tkgl-polecat"])
+def test_types_are_features_and_negatives_are_those_of_tgb(typed, name):
+    dataset = typed(name)
+    data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, negatives="relation", standardize_features=False)
+    store, order = data.store, np.argsort(dataset.full_data["timestamps"], kind="stable")
+    relations = dataset.full_data["edge_type"][order]
+    assert store.labels.tolist() == relations.tolist()
+    assert torch.equal(store.edge_features, torch.eye(int(relations.max()) + 1)[store.labels.long()])
+    if name.startswith("thgl"):
+        assert store.node_features.argmax(1).tolist() == dataset.node_type.astype(int).tolist()
+    for part in ("train", "val", "test"):
+        assert order[getattr(data.split, part)].tolist() == sorted(
+            np.flatnonzero(getattr(dataset, f"{part}_mask")), key=lambda row: dataset.full_data["timestamps"][row]
+        )
+    for batch in data.train_dataloader():
+        for relation, drawn, true in zip(batch.labels.tolist(), batch.negatives, batch.dst, strict=True):
+            assert set(drawn.tolist()) <= set(store.dst[store.labels == relation].tolist()) - {int(true)}
+
+    torch.manual_seed(1)
+    task = Recorded("tgn", memory_dim=4, embedding_dim=4, time_dim=4, relations=True)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
+    trainer.fit(task, datamodule=data)
+    assert task.predictor.relation.weight.shape == (int(relations.max()) + 1, 4)
+    assert trainer.optimizers[0].state[task.predictor.relation.weight]["exp_avg"].any()  # it is trained
+    task.scores = []
+    (measured,) = trainer.test(task, datamodule=data, verbose=False)
+    events, negatives, positive, scores = zip(*task.scores, strict=True)
+    evaluator, theirs = evaluate.Evaluator(name), []
+    for own, drawn, true, others in zip(events, negatives, positive, scores, strict=True):
+        rows = order[own]
+        columns = (dataset.full_data[key][rows] for key in ("sources", "destinations", "timestamps", "edge_type"))
+        for nodes, one, row, given in zip(
+            drawn, true, others, dataset.negative_sampler.query_batch(*columns, split_mode="test"), strict=True
+        ):
+            assert sorted(nodes[: len(given)].tolist()) == sorted(given.tolist())
+            answer = {
+                "y_pred_pos": one.numpy().reshape(1),
+                "y_pred_neg": row[: len(given)].numpy(),
+                "eval_metric": ["mrr"],
+            }
+            theirs.append(evaluator.eval(answer)["mrr"])
+    assert measured["test/mrr"] == pytest.approx(np.mean(theirs), abs=1e-6)
+    with_rule = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, protocol="tgb", standardize_features=False)
+    trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
+    task = LinkPrediction("tgn", memory_dim=4, embedding_dim=4, time_dim=4)
+    (measured,) = trainer.test(task, datamodule=with_rule, verbose=False)
+    assert with_rule.past == "batch"
+    assert 0 < measured["test/tgb/mrr"] < 1
+
+
+def test_many_relations_have_codes_of_their_own():
+    types = np.arange(300) % 150
+    found = tgb._features_of_types(types)
+    assert found.shape == (300, 32)
+    assert (found[:150] == found[150:]).all()
+    assert len(np.unique(found, axis=0)) == 150
+
+
+def test_past_follows_the_entry_of_the_model_unless_given(make):
+    for model, past in (("tgn", "batch"), ("tncn", "batch"), ("tpnet", "time"), ("tgat", "time")):
+        for given in (None, "event"):
+            data = TemporalDataModule(make(), batch_size=16, protocol="tgb", past=given)
+            pl.Trainer(max_epochs=0, accelerator="cpu", **QUIET).fit(LinkPrediction(model), datamodule=data)
+            assert data.past == (given or past), model
+    assert TemporalDataModule(make()).past == "time"
 
 
 @pytest.fixture
