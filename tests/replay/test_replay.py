@@ -436,6 +436,13 @@ CASES += [Case("depcomm, pairs", model, lambda hosts: DepCommStrategy(), ranks=(
 CASES += [Case("pipetgl, pairs", model, pipetgl(), **TURN) for model in (*PAIRS, "graphmixer")]
 CASES += [Case("pipetgl, pairs passed on", "tpnet", pipetgl(pass_on=True), **TURN)]
 CASES += [Case("pipetgl, pairs, two copies", "tpnet", pipetgl(groups=2), **OF_TWO)]
+CASES += [passes(factors, "tpnet") for factors in ((2, 1, 1), (1, 2, 1), (2, 1, 2))]
+CASES += [
+    passes((2, 2, 1), "tncn"),
+    passes((1, 2, 2), "dygformer"),
+    passes((1, 1, 2), "dygformer"),
+    passes((2, 2, 1), "tpnet", store="sharded"),
+]
 GROUPS = {"batch": 2, "shares": 2, "ranks": (2, 4)}
 WHOLE_GROUPS = {"batch": 2, "shares": 1, "ranks": (1, 3)}
 CUT_GROUPS = {"batch": 3, "shares": ALL, "ranks": (2, 3)}

@@ -180,7 +180,8 @@ class _Memory:
             self.count(rows_written=written + mailed)
             shared = views(self._buffers[place, UPDATE], update_shapes(self._spec, written, mailed))
             updates.append(StateUpdate(**shared, position=position, changed=shared["nodes"][:0], together=None))
-        if any(len(update.nodes) for update in updates):
+        # A turn that only reads writes no nodes; of a model without state, no turn does.
+        if any(len(update.nodes) for update in updates) or not self._spec.memory_dim:
             self._store.commit(merged_update(updates, self._spec))
             self._position.fill_(updates[0].position)
 
