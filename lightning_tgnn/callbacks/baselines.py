@@ -15,12 +15,13 @@ from lightning_tgnn.algorithms.streams.edge_bank import EdgeBank
 from lightning_tgnn.algorithms.streams.past import past_end
 from lightning_tgnn.algorithms.streams.past_events import PastEvents
 from lightning_tgnn.checks import InvalidArgumentError, check_positive
-from lightning_tgnn.metrics import DyGLibMetrics, LinkMetrics
+from lightning_tgnn.metrics import DyGLibMetrics, LinkMetrics, NodeAffinityMetric
 from lightning_tgnn.metrics.of_protocol import MAIN_METRIC, add_batch, link_metrics
 from lightning_tgnn.types import (
     DYGLIB_BATCH,
     EventBatch,
     EventColumns,
+    NodeLabels,
     StreamData,
     datamodule_of,
     draws_negatives,
@@ -39,6 +40,7 @@ BASELINES = (
     "pair_popularity",
     "heuristics",
 )
+OF_NODES = ("persistent_forecast", "moving_average")
 _SHARE_OF_TEST = 0.15  # of DyGLib's protocol
 
 
@@ -60,6 +62,10 @@ class Baselines(pl.Callback):
     ``pair_popularity`` the same of source and destination. ``heuristics`` combines two: pairs with an event before come
     first, by their recency, then all others by the popularity of the destination.
 
+    Beside `NodeAffinity` there are ``persistent_forecast``, which predicts the latest label of a node, and
+    ``moving_average``, which moves from one label to the next by a seventh of the difference, as in TGB's code; both
+    predict zeros for a node without a label.
+
     Args:
         window: Of ``edgebank_window``, in the unit of the stream; None takes the time that the test split lasts, as the
             paper does. By DyGLib's protocol, None takes the latest 15 % of the events so far, as its code does.
@@ -72,17 +78,18 @@ class Baselines(pl.Callback):
         if window is not None:
             check_positive("window", window, cure="give a span of time, or None for the span of the test split")
         self.window = window
-        self._past: _Past | None = None
-        self._metrics: dict[str, LinkMetrics | DyGLibMetrics] = {}
+        self._past: _Past | _PastLabels | None = None
+        self._metrics: dict[str, LinkMetrics | DyGLibMetrics | NodeAffinityMetric] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Refuse a task or data without links to score, before anything is trained.
+        """Refuse a task or data without anything to score, before anything is trained.
 
         Raises:
-            InvalidArgumentError: The task draws no negatives, or the data is no stream of events.
+            InvalidArgumentError: The task predicts neither links nor affinities, or the data is no stream of events.
         """
         data = datamodule_of(trainer)
-        if not isinstance(data, StreamData) or not draws_negatives(pl_module):
+        self._of_nodes = bool(getattr(pl_module, "asks_about_nodes", False))
+        if not isinstance(data, StreamData) or not (draws_negatives(pl_module) or self._of_nodes):
             cure = "leave the baselines out, or predict links on a TemporalDataModule"
             received = f"{type(pl_module).__name__} on {type(data).__name__}"
             raise InvalidArgumentError("the baselines", "beside a link predictor", received, cure)
@@ -91,9 +98,15 @@ class Baselines(pl.Callback):
         """Begin with nothing measured."""
         data = datamodule_of(trainer)
         assert isinstance(data, StreamData)
-        if self._past is None or self._past.store is not data.store or self._past.protocol != data.protocol:
-            self._past = _Past.of(data, self.window)
-        self._past.rule = data.past
+        if self._of_nodes:
+            if not isinstance(self._past, _PastLabels) or self._past.store is not data.store:
+                self._past = _PastLabels.of(data)
+            self._metrics = {name: NodeAffinityMetric().to(pl_module.device) for name in OF_NODES}
+            return
+        known = self._past
+        if not isinstance(known, _Past) or known.store is not data.store or known.protocol != data.protocol:
+            self._past = known = _Past.of(data, self.window)
+        known.rule = data.past
         self._metrics = {name: link_metrics(data.protocol).to(pl_module.device) for name in BASELINES}
 
     on_test_epoch_start = on_validation_epoch_start
@@ -110,7 +123,12 @@ class Baselines(pl.Callback):
         """Score a batch."""
         assert self._past is not None
         for name, scores in self._past.scores(batch).items():
-            add_batch(self._metrics[name], batch, scores[:, 0], scores[:, 1:])
+            metrics = self._metrics[name]
+            if isinstance(metrics, NodeAffinityMetric):
+                assert batch.queries is not None
+                metrics.update(scores, batch.queries.labels, batch.queries.time)
+            else:
+                add_batch(metrics, batch, scores[:, 0], scores[:, 1:])
 
     on_test_batch_end = on_validation_batch_end
 
@@ -124,10 +142,11 @@ class Baselines(pl.Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Warn of baselines above the model."""
-        main = MAIN_METRIC[protocol_of(trainer)]
+        main = getattr(pl_module, "figure", MAIN_METRIC[protocol_of(trainer)])
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         own = values.get(f"test/{main}", math.inf)
-        better = {name: value for name in BASELINES if (value := values.get(f"test/{name}/{main}", own)) > own}
+        names = (*BASELINES, *OF_NODES)
+        better = {name: value for name in names if (value := values.get(f"test/{name}/{main}", own)) > own}
         if better:
             listed = ", ".join(f"{name} {value:.4f}" for name, value in sorted(better.items(), key=lambda one: -one[1]))
             rank_zero_warn(f"test/{main} of the model, {own:.4f}, is below baselines that learn nothing: {listed}")
@@ -135,7 +154,10 @@ class Baselines(pl.Callback):
     def _log(self, split: str, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         shared = shares_node_state(trainer.strategy)
         for name, metrics in self._metrics.items():
-            for figure, value in metrics.compute().items():
+            values = metrics.compute()
+            if isinstance(values, Tensor):
+                values = {} if values.isnan() else {str(getattr(pl_module, "figure", "ndcg@10")): values}
+            for figure, value in values.items():
                 pl_module.log(f"{split}/{name}/{figure}", value, sync_dist=shared)
         self._metrics = {}
 
@@ -216,3 +238,49 @@ class _Past:
         start = torch.where(events < self.starts[1], *self.starts)
         before = start + (events - start) // DYGLIB_BATCH * DYGLIB_BATCH
         return before, time[before - 1]
+
+
+_WINDOW = 7
+
+
+@dataclass
+class _PastLabels:
+    """What the baselines know of the labels of nodes, row by row as `NodeLabels` has them.
+
+    Attributes:
+        store: The stream.
+        predictions: float32 [L, C] of each label, by baseline.
+        labels: The labels.
+    """
+
+    store: EventColumns
+    predictions: dict[str, Tensor]
+    labels: NodeLabels
+
+    @classmethod
+    def of(cls, data: StreamData) -> _PastLabels:
+        labels = data.node_labels
+        assert labels is not None
+        previous = labels.before_each()
+        averages = labels.labels.clone()
+        # Labels of one node follow each other: of all nodes at once the second, then the third and so on.
+        done, todo = previous < 0, (previous >= 0).nonzero().squeeze(1)
+        while len(todo):
+            ready = done[previous[todo]]
+            now = todo[ready]
+            averages[now] = (averages[previous[now]] * (_WINDOW - 1) + labels.labels[now]) / _WINDOW
+            done[now] = True
+            todo = todo[~ready]
+        none = (previous < 0).unsqueeze(1)
+        held = {"persistent_forecast": labels.labels, "moving_average": averages}
+        found = {name: rows[previous.clamp(min=0)].masked_fill(none, 0.0) for name, rows in held.items()}
+        return cls(data.store, found, labels)
+
+    def scores(self, batch: EventBatch) -> dict[str, Tensor]:
+        """Return predictions of the nodes that the batch is asked about, float32 [L, C], by baseline."""
+        if batch.queries is None:
+            return {}
+        first = torch.searchsorted(self.labels.event, batch.queries.event.cpu())
+        same = batch.queries.event.cpu()
+        within = torch.arange(len(same)) - torch.searchsorted(same, same)
+        return {name: rows[first + within].to(batch.nodes.device) for name, rows in self.predictions.items()}

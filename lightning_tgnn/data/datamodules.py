@@ -130,6 +130,10 @@ class TemporalDataModule(EventPipeline, DescribedData):  # noqa: D101
         return draws_negatives(self._model)
 
     @property
+    def _asks_about_nodes(self) -> bool:
+        return bool(getattr(self._model, "asks_about_nodes", False))
+
+    @property
     def _feeds_cuda(self) -> bool:
         device = None if self.trainer is None else getattr(self.trainer.strategy, "root_device", None)
         return device is not None and device.type == "cuda"

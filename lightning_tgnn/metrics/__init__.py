@@ -19,6 +19,7 @@ from lightning_tgnn.metrics.functional import (
     binary_average_precision,
     expected_reciprocal_rank,
     hits_at_k,
+    ndcg_at_k,
     reciprocal_rank,
 )
 from lightning_tgnn.metrics.link_metrics import (
@@ -29,6 +30,7 @@ from lightning_tgnn.metrics.link_metrics import (
     LinkMetrics,
     MeanReciprocalRank,
 )
+from lightning_tgnn.metrics.node_affinity import NodeAffinityMetric
 
 __all__ = [
     "ClassMetrics",
@@ -49,9 +51,11 @@ __all__ = [
     "MultiLabelAccuracy",
     "MultiLabelF1",
     "MultiLabelF1ByClass",
+    "NodeAffinityMetric",
     "binary_auroc",
     "binary_average_precision",
     "expected_reciprocal_rank",
     "hits_at_k",
+    "ndcg_at_k",
     "reciprocal_rank",
 ]

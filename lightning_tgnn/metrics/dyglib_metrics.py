@@ -62,7 +62,7 @@ class DyGLibMetrics(Metric):
         """Return the metrics by name; those of negatives that no event has are left out."""
         rows = dim_zero_cat(self.rows) if len(self.rows) else torch.empty(0, device=self.device)
         bits, scores = rows.view(-1, 3 + len(DYGLIB_COLUMNS)).tensor_split([2], dim=1)
-        scores = scores[bits.contiguous().view(torch.int64).squeeze(1).argsort()]
+        scores = scores[bits.flatten().view(torch.int64).argsort()]
         values: dict[str, Tensor] = {}
         for column, (kind, is_inductive) in enumerate(DYGLIB_COLUMNS, start=1):
             own = scores[~scores[:, column].isnan()][:, [0, column]]

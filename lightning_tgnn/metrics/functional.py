@@ -77,6 +77,34 @@ def hits_at_k(positive: Tensor, negatives: Tensor, k: int) -> Tensor:
     return ((k - higher) / (tied + 1)).clamp(0, 1)
 
 
+def ndcg_at_k(scores: Tensor, gains: Tensor, k: int = 10) -> Tensor:
+    """Return the normalised discounted cumulative gain of each row, float32 [n]; 0 where a row has no gain.
+
+    Equal scores share the mean of their gains, as in scikit-learn's ``ndcg_score``, TGB's evaluator.
+
+    Args:
+        scores: Floating [n, C].
+        gains: Floating [n, C], not negative.
+        k: Places that count.
+
+    >>> ndcg_at_k(torch.tensor([[3.0, 1.0, 2.0]]), torch.tensor([[0.0, 1.0, 1.0]]), k=2)
+    tensor([0.3869])
+    """
+    check_scores("scores", scores)
+    places = torch.arange(scores.shape[1], device=scores.device)
+    discounts = torch.where(places < k, 1 / torch.log2(places + 2.0), 0.0).double().expand(scores.shape)
+    ordered, order = scores.sort(dim=1, descending=True, stable=True)
+    gained = gains.double().gather(1, order)
+    tie = torch.zeros_like(order)
+    tie[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    total, weight, size = (
+        torch.zeros_like(gained).scatter_add_(1, tie, part) for part in (gained, discounts, torch.ones_like(gained))
+    )
+    found = (total / size.clamp(min=1) * weight).sum(1)
+    best = (gains.double().sort(dim=1, descending=True).values * discounts).sum(1)
+    return torch.where(best > 0, found / best.clamp(min=torch.finfo(torch.float64).tiny), 0.0).float()
+
+
 def binary_average_precision(scores: Tensor, target: Tensor) -> Tensor:
     """Return the average precision over all entries, float32 []; NaN without a positive.
 

@@ -4,6 +4,7 @@ from lightning_tgnn.tasks.event_classification import DynamicNodeClassification,
 from lightning_tgnn.tasks.layer_link_prediction import LayerLinkPrediction
 from lightning_tgnn.tasks.link_prediction import LinkPrediction
 from lightning_tgnn.tasks.memory_task import MemoryTask
+from lightning_tgnn.tasks.node_affinity import NodeAffinity
 from lightning_tgnn.tasks.node_classification import NodeClassification
 from lightning_tgnn.tasks.snapshot_labels import (
     SnapshotEdgeClassification,
@@ -16,7 +17,8 @@ from lightning_tgnn.tasks.task import Task
 from lightning_tgnn.tasks.training_options import TrainingOptions
 
 TASKS_OF_EVENTS: dict[str, type[MemoryTask]] = {
-    kind.__name__: kind for kind in (DynamicNodeClassification, EdgeClassification, LayerLinkPrediction, LinkPrediction)
+    kind.__name__: kind
+    for kind in (DynamicNodeClassification, EdgeClassification, LayerLinkPrediction, LinkPrediction, NodeAffinity)
 }
 """Tasks that a file may name."""
 
@@ -39,6 +41,7 @@ __all__ = [
     "LayerLinkPrediction",
     "LinkPrediction",
     "MemoryTask",
+    "NodeAffinity",
     "NodeClassification",
     "SnapshotEdgeClassification",
     "SnapshotLinkPrediction",

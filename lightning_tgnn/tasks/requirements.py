@@ -188,9 +188,11 @@ def check_trainer(trainer: pl.Trainer, store: StateStore | None) -> None:
             wrong results, or the DataModule follows a protocol for links and the task predicts none.
     """
     _check_not_compiled(trainer)
-    if protocol_of(trainer) is not None and not draws_negatives(trainer.lightning_module):
+    task, protocol = trainer.lightning_module, protocol_of(trainer)
+    measured = draws_negatives(task) or (protocol == "tgb" and getattr(task, "asks_about_nodes", False))
+    if protocol is not None and not measured:
         cure = "leave it out: its negatives and metrics are of links"
-        received = f"{protocol_of(trainer)!r} with {type(trainer.lightning_module).__name__}"
+        received = f"{protocol!r} with {type(task).__name__}"
         raise InvalidArgumentError("protocol", "left out beside a task that predicts no links", received, cure)
     check_precision(trainer, "node times need float64 and node memory float32, so only the products can be in less")
     if trainer.strategy.root_device.type == "mps":

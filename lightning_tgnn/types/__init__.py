@@ -34,6 +34,7 @@ from lightning_tgnn.types.graphs import (
 )
 from lightning_tgnn.types.late import LateValue, is_asynchronous
 from lightning_tgnn.types.layout import RankLayout
+from lightning_tgnn.types.node_labels import NodeLabels, NodeQueries
 from lightning_tgnn.types.node_state import (
     CommitHandle,
     FetchHandle,
@@ -151,6 +152,8 @@ __all__ = [
     "KnownData",
     "LateValue",
     "MessageExchange",
+    "NodeLabels",
+    "NodeQueries",
     "NodeStateTask",
     "OneOfEach",
     "OpenState",

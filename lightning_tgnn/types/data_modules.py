@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
     import numpy as np
 
+    from lightning_tgnn.types.node_labels import NodeLabels
+
 
 class EventColumns(Protocol):
     """The columns of an event stream with E events and N nodes."""
@@ -126,6 +128,11 @@ class StreamData(KnownData):
     def store(self) -> EventColumns:
         """The events."""
         raise NotImplementedError
+
+    @property
+    def node_labels(self) -> NodeLabels | None:
+        """Labels of nodes at times of their own; None where there are none."""
+        return None
 
     @property
     def split(self) -> StreamSplit:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.types.exchange import AnnouncedRows
+from lightning_tgnn.types.node_labels import NodeQueries
 from lightning_tgnn.types.padded_batch import SCALARS, PaddedBatch
 from lightning_tgnn.types.shared_writes import SharedWrites
 from lightning_tgnn.types.standardization import Standardization
@@ -42,6 +43,7 @@ class StreamInfo:
         gap_mean: Mean time between consecutive events of a node, over the training split, in the stream's unit.
         gap_std: Standard deviation of these times.
         fingerprint: Digest of sources, destinations and times, to tell one stream from another.
+        node_label_dim: Width of the labels that nodes have at times of their own; 0 if there are none.
         num_classes: Classes of the events' labels; 0 if there are no labels, or labels are no classes.
         multi_label: Whether an event may be of several classes.
         training_labels: Labels that training events have; None if unknown.
@@ -65,6 +67,7 @@ class StreamInfo:
     gap_std: float
     fingerprint: str
     num_classes: int = 0
+    node_label_dim: int = 0
     multi_label: bool = False
     training_labels: int | None = None
     edge_feature_names: tuple[str, ...] | None = None
@@ -185,6 +188,7 @@ class EventBatch(TensorFields):
         padded: The same tensors padded to fixed sizes, of which these are the first rows; None without padding.
         negative_sources: int64 [B, Q], the sources of negatives that replace the pair; [0, 0] where all have the source
             of their event.
+        queries: Nodes that are roots, too, the last L candidates; None where nobody asks.
     """
 
     events: Tensor
@@ -213,6 +217,7 @@ class EventBatch(TensorFields):
     sampled_roots: SampledRoots | None = None
     padded: PaddedBatch | None = None
     negative_sources: Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
+    queries: NodeQueries | None = None
 
     @classmethod
     def writing(
@@ -335,6 +340,8 @@ class EventBatch(TensorFields):
         """The candidate that is the source and the destination of each event, then of each negative, [B, 1 + Q]."""
         count, num_negatives = self.negatives.shape
         candidates = torch.arange(self.num_candidates, device=self.nodes.device)
+        if self.queries is not None:
+            candidates = candidates[: len(candidates) - len(self.queries.nodes)]
         source, destination, *others = candidates.split([count, count, *[count * num_negatives] * self._per_negative])
         pairs = torch.cat([destination.unsqueeze(1), others[0].view(count, num_negatives)], dim=1)
         source = source.unsqueeze(1)
@@ -364,7 +371,8 @@ class EventBatch(TensorFields):
         if self.embeds_once:
             return self.shared.began.expand(len(self.root_index))
         of_negatives = self.time.repeat_interleave(self.negatives.shape[1])
-        return torch.cat([self.time, self.time, *[of_negatives] * self._per_negative])
+        asked = [] if self.queries is None else [self.queries.time]
+        return torch.cat([self.time, self.time, *[of_negatives] * self._per_negative, *asked])
 
 
 class RootBatch(Protocol):

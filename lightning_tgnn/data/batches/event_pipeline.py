@@ -12,7 +12,7 @@ from torch import Tensor
 from lightning_tgnn.algorithms.partitions.demand import DemandSample
 from lightning_tgnn.algorithms.schedules import DataParallel
 from lightning_tgnn.algorithms.streams.past import PASTS
-from lightning_tgnn.checks import check_choice, check_import, check_int, check_path, check_seed
+from lightning_tgnn.checks import InvalidArgumentError, check_choice, check_import, check_int, check_path, check_seed
 from lightning_tgnn.data.batches.loader import EventLoader
 from lightning_tgnn.data.batches.organizer import BatchOrganizer
 from lightning_tgnn.data.batches.padding import Paddings
@@ -189,7 +189,7 @@ class EventPipeline(SplitSource):
         super()._read_stream()
         stream, name = self._stream, shown_name(self.source)
         assert stream is not None
-        if stream.protocol is not None:
+        if stream.protocol is not None and stream.protocol.negatives is not None:
             self.num_eval_negatives = stream.protocol.negatives.width
         if stream.store.origin is not None:
             self._report(f"{name}: {stream.store.origin}")
@@ -232,7 +232,7 @@ class EventPipeline(SplitSource):
         """Return the loader of the validation split."""
         history = (self._replayed(self.split.train, training=True),)
         protocol = self.stream.protocol
-        few = None if protocol is None else protocol.val_negatives
+        few = None if protocol is None or protocol.negatives is None else protocol.val_negatives
         return self._loader(self.split.val, history=history, negatives=self._draws_negatives, num_negatives=few)
 
     def test_dataloader(self) -> EventLoader:
@@ -296,6 +296,10 @@ class EventPipeline(SplitSource):
         return True
 
     @property
+    def _asks_about_nodes(self) -> bool:
+        return False
+
+    @property
     def _feeds_cuda(self) -> bool:
         return False
 
@@ -337,6 +341,10 @@ class EventPipeline(SplitSource):
         roots, stream = self._roots_to_sample(), self.stream
         if num_negatives is None:
             num_negatives = self.num_train_negatives if training else self.num_eval_negatives
+        labels = stream.node_labels if self._asks_about_nodes and not replayed else None
+        if labels is not None and self.embed_at == "batch":
+            cure = "leave it out: labels have times of their own"
+            raise InvalidArgumentError("embed_at", "'event' for labels of nodes", self.embed_at, cure)
         sampler = EventSampler(
             store=stream.store,
             adjacency=stream.train_adjacency if training else stream.adjacency,
@@ -347,16 +355,17 @@ class EventPipeline(SplitSource):
             past=self.past,
             sampled_roots=roots,
             seed=self.seed,
+            labels=labels,
         )
         if not replayed:  # nobody looks at neighbours then
             check_batch_fits(sampler, min(self.batch_size, len(events)), self.embed_at)
-        presampled = self.presample == "epoch" and negatives == self._draws_negatives
-        pads = self.pad == "auto" and self._feeds_captured_stages and not replayed
+        presampled = self.presample == "epoch" and negatives == self._draws_negatives and labels is None
+        pads = self.pad == "auto" and self._feeds_captured_stages and not replayed and labels is None
         return EventLoader(
             events,
             self.batch_size,
             sampler,
-            BatchOrganizer(stream.store, stream.split.unseen, roots, self.embed_at),
+            BatchOrganizer(stream.store, stream.split.unseen, roots, self.embed_at, node_labels=labels),
             training=training,
             prefetch_batches=self.prefetch_batches,
             num_workers=self.num_workers,

@@ -24,6 +24,7 @@ from lightning_tgnn.types import (
     Turn,
     WriteRouter,
 )
+from lightning_tgnn.types.node_labels import NodeLabels
 from lightning_tgnn.types.schedule import TIME
 
 
@@ -70,7 +71,7 @@ def mails_of_batch(sampler: EventSampler, events: Tensor, draw: int | None) -> L
 def drawn_for_mails(sampler: EventSampler) -> EventSampler:
     """Return a sampler that draws only what decides who is mailed."""
     roots = written_roots(sampler.sampled_roots)
-    return replace(sampler, negatives=None, num_negatives=0, sampled_roots=roots)
+    return replace(sampler, negatives=None, num_negatives=0, sampled_roots=roots, labels=None)
 
 
 def mailed(store: EventStore, events: Tensor, sample: Sample, sampled_roots: SampledRoots) -> Tensor:
@@ -123,6 +124,7 @@ class BatchOrganizer:
             ``events`` only receive mails.
         embed_at: Whether every candidate is a root, or every distinct one.
         router: Says where what is written goes; None leaves that to the store.
+        node_labels: Nodes that batches are asked about; None for none.
     """
 
     store: EventStore
@@ -130,6 +132,7 @@ class BatchOrganizer:
     sampled_roots: SampledRoots
     embed_at: EmbedAt = "event"
     router: WriteRouter | None = None
+    node_labels: NodeLabels | None = None
 
     def own_events(self, events: Tensor, turn: Turn) -> Tensor:
         """Return a rank's events in a turn, int64 [B], ascending, out of the events of the pass (int64 [E])."""
@@ -151,10 +154,13 @@ class BatchOrganizer:
         src, dst = store.src[events], store.dst[events]
         missing = sample.negatives < 0
         negatives, sources = sample.candidates(src).tensor_split([missing.shape[1]], dim=1)
-        roots = torch.cat([src, dst, negatives.flatten(), sources.flatten()])
+        asked = events[:0] if sample.queries is None else sample.queries.nodes
+        roots = torch.cat([src, dst, negatives.flatten(), sources.flatten(), asked])
         candidate_root = events.new_empty(0)
         reads_neighbors = self.sampled_roots in ("all", "hops")
         found = _by_root(sample.neighbor_events, missing.shape[1]) if reads_neighbors else events.new_empty(0, 0)
+        if reads_neighbors and sample.query_events is not None:
+            found = torch.cat([found, sample.query_events])
         if self.embed_at == "batch":  # a node has the same neighbours wherever it occurs
             once = organize(roots)
             roots, candidate_root = once.distinct, once.position
@@ -194,6 +200,7 @@ class BatchOrganizer:
             num_roots=_distinct_in(root_index),
             shared=self._shared(events, placed.nodes[:num_written], whole),
             sampled_roots=self.sampled_roots,
+            queries=sample.queries,
         )
 
     def _mails(self, own: Tensor, ends: Tensor, sample: Sample, whole: Whole) -> tuple[Tensor, Tensor]:
@@ -215,6 +222,8 @@ class BatchOrganizer:
         together = events if whole.beside is None else torch.cat([events, whole.beside])
         ranks = turn.ranks * (1 + len(turn.beside))
         labelled = 0 if self.store.labels is None else int((self._labels(together) >= 0).sum())
+        if self.node_labels is not None:
+            labelled = self.node_labels.count_of(together)
         written = self._together(nodes, whole)
         return SharedBatch(
             first=int(events[0]),

@@ -15,7 +15,8 @@ from lightning_tgnn.data.streams.fixed_protocol import FixedNegatives
 from lightning_tgnn.data.streams.negatives import FunctionNegatives, GivenNegatives, NegativeSampler
 from lightning_tgnn.data.streams.temporal_adjacency import Neighbors, TemporalAdjacency
 from lightning_tgnn.files.memory import available_memory, readable_size
-from lightning_tgnn.types import EmbedAt, SampledRoots
+from lightning_tgnn.types import EmbedAt, NodeQueries, SampledRoots
+from lightning_tgnn.types.node_labels import NodeLabels
 
 NEIGHBOR_SAMPLERS = ("most_recent", "uniform")
 _INDEX, _TIME, _FLAG, _FEATURE = 8, 8, 1, 4  # bytes
@@ -33,12 +34,16 @@ class Sample:
         neighbors: int64 [B, 2, K], the neighbours themselves of sources and destinations, and these in empty places;
             only where they are mailed, and not of what was drawn ahead.
         sources: int64 [B, Q], sources of the negatives; None where all have the source of their event.
+        queries: Nodes that are asked about; None for none.
+        query_events: int64 [L, K], ``neighbor_events`` of these.
     """
 
     negatives: Tensor
     neighbor_events: Tensor
     neighbors: Tensor | None = None
     sources: Tensor | None = None
+    queries: NodeQueries | None = None
+    query_events: Tensor | None = None
 
     def candidates(self, src: Tensor) -> Tensor:
         """Return the negatives of B events, and then their sources unless these are the events' own, [B, Q or 2 Q].
@@ -70,6 +75,7 @@ class EventSampler:
         sampled_roots: Whose neighbours are drawn: G = 0 for ``none``, 2 for ``events``, 2 + Q for ``all`` and ``hops``,
             and 2 + 2 Q where negatives have sources of their own.
         seed: Of uniform neighbours.
+        labels: Nodes that batches are asked about; None for none.
     """
 
     store: EventStore
@@ -81,6 +87,7 @@ class EventSampler:
     past: str
     sampled_roots: SampledRoots
     seed: int
+    labels: NodeLabels | None = None
 
     @property
     def roots_per_event(self) -> int:
@@ -112,20 +119,33 @@ class EventSampler:
             negatives = self.negatives.sample(events, self.num_negatives, epoch=draw)
         groups, width = self.roots_per_event, self.neighbors_per_root
         drawn = Sample(negatives, torch.empty(len(events), groups, width, dtype=torch.int64))
-        drawn = replace(drawn, sources=self.sources_of(events))
+        queries = self.queries_of(events)
+        drawn = replace(drawn, sources=self.sources_of(events), queries=queries)
         if groups * width == 0:
             return drawn
         ends = torch.stack([self.store.src[events], self.store.dst[events]], dim=1)
         roots = torch.cat([ends, drawn.candidates(ends[:, 0])], dim=1)[:, :groups].flatten()
         before, seeds = past_end(self.store.time, events, first, self.past).repeat_interleave(groups), self._seeds(draw)
         draws = self.adjacency.uniform if seeds else self.adjacency.most_recent
+        asks = queries is not None and self.sampled_roots != "events"
+        if asks:
+            assert queries is not None
+            latest = (
+                queries.event if self.past != "batch" else queries.event.clamp(max=int(torch.as_tensor(first).max()))
+            )
+            roots, before = torch.cat([roots, queries.nodes]), torch.cat([before, latest])
         found = draws(roots, before, self.num_neighbors, *seeds)
         shape, known, made_by = (len(events), groups, width), None, found.events
         if self.sampled_roots == "hops":
             made_by = torch.cat([made_by, self._second_hop(found, *seeds)], dim=1)
         if self.sampled_roots == "events":
             known = torch.where(found.mask, found.nodes, roots.unsqueeze(1)).view(shape)
-        return replace(drawn, neighbor_events=made_by.view(shape), neighbors=known)
+        own, others = made_by.split([len(events) * groups, len(made_by) - len(events) * groups])
+        return replace(drawn, neighbor_events=own.view(shape), neighbors=known, query_events=others if asks else None)
+
+    def queries_of(self, events: Tensor) -> NodeQueries | None:
+        """Return the nodes that events are asked about; None where nobody asks."""
+        return None if self.labels is None else self.labels.of(events, float(self.store.time[0]))
 
     def sources_of(self, events: Tensor) -> Tensor | None:
         """Return the sources of the negatives of events, int64 [B, Q]; None where they are the events' own."""

@@ -22,7 +22,7 @@ from lightning_tgnn.data.streams.fixed_protocol import PROTOCOLS
 from lightning_tgnn.data.streams.split_stream import SplitStream
 from lightning_tgnn.data.streams.splits import Split
 from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
-from lightning_tgnn.types import StreamData, StreamInfo
+from lightning_tgnn.types import NodeLabels, StreamData, StreamInfo
 
 
 class SplitSource(Pipeline, StreamData):
@@ -111,6 +111,11 @@ class SplitSource(Pipeline, StreamData):
     def split(self) -> Split:
         """Training, validation and test events."""
         return self.stream.split
+
+    @property
+    def node_labels(self) -> NodeLabels | None:
+        """Labels of nodes at times of their own; None where there are none."""
+        return self.stream.node_labels
 
     @property
     def info(self) -> StreamInfo:

@@ -199,7 +199,7 @@ def fixed_protocol(
     if name == "dyglib":
         return dyglib_protocol(store)
     if _is_tgb(source):
-        return protocol_of(source, store.num_nodes)
+        return protocol_of(source, store)
     if name is None and isinstance(source, (str, Path)) and is_tgb_seq_folder(Path(source)):
         return tgb_seq_protocol(Path(source), store, seed)
     if name == "tgb":
@@ -279,7 +279,8 @@ def _is_dgl_graph(source: object) -> TypeGuard[DGLGraph]:
 
 
 def _is_tgb(source: object) -> TypeGuard[TGBDataset]:
-    return _is_instance(source, "tgb.linkproppred.dataset", "LinkPropPredDataset")
+    kinds = ("linkproppred", "LinkPropPredDataset"), ("nodeproppred", "NodePropPredDataset")
+    return any(_is_instance(source, f"tgb.{module}.dataset", name) for module, name in kinds)
 
 
 def _is_instance(source: object, module: str, name: str) -> bool:

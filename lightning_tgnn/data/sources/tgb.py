@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from lightning_tgnn.data.streams.negatives import GivenNegatives
 from lightning_tgnn.files.download import download, unpack
 from lightning_tgnn.files.new_folder import writing_to
 from lightning_tgnn.files.one_at_a_time import one_at_a_time
+from lightning_tgnn.types.node_labels import NodeLabels
 
 _EVENTS_PER_QUERY = 10_000
 
@@ -43,7 +44,7 @@ class TGBDataset(Protocol):
     name: str
 
     @property
-    def full_data(self) -> Mapping[str, np.ndarray | None]:
+    def full_data(self) -> Mapping[str, Any]:
         """Columns of the events, by name."""
         ...
 
@@ -98,7 +99,7 @@ def from_tgb(dataset: TGBDataset) -> EventStore:
     """
     data = dataset.full_data
     order = _order(dataset)
-    src, dst = np.asarray(data["sources"])[order], np.asarray(data["destinations"])[order]
+    src, dst = (np.asarray(data[name])[order].astype(np.int64) for name in ("sources", "destinations"))
     features, relations, nodes = data["edge_feat"], data.get("edge_type"), dataset.node_feat
     features = None if features is None else np.asarray(features)
     if relations is not None:
@@ -107,8 +108,9 @@ def from_tgb(dataset: TGBDataset) -> EventStore:
         own = None if features is None or len(features) != len(src) or not features.any() else features
         features = _side_by_side(own, _features_of_types(relations))
         relations = relations[order]
-    if dataset.node_type is not None:
-        nodes = _side_by_side(nodes, _features_of_types(np.asarray(dataset.node_type).astype(np.int64)))
+    kinds = getattr(dataset, "node_type", None)
+    if kinds is not None:
+        nodes = _side_by_side(nodes, _features_of_types(np.asarray(kinds).astype(np.int64)))
     return EventStore.from_arrays(
         src,
         dst,
@@ -135,13 +137,16 @@ def _side_by_side(one: np.ndarray | None, other: np.ndarray) -> np.ndarray:
     return other if one is None else np.concatenate([np.asarray(one, dtype=np.float32), other], axis=1)
 
 
-def protocol_of(dataset: TGBDataset, num_nodes: int) -> FixedProtocol:
-    """Return the splits and the negatives of a data set, which ``py-tgb`` reads.
+def protocol_of(dataset: TGBDataset, store: EventStore) -> FixedProtocol:
+    """Return the splits of a data set, and its negatives or labels of nodes, which ``py-tgb`` reads.
 
     Raises:
-        DataError: An event has no negatives, or they are no nodes of the data set.
+        DataError: An event has no negatives, or they, or labelled nodes, are no nodes of the data set.
     """
+    num_nodes = store.num_nodes
     train, val, test = (int(np.sum(mask)) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask))
+    if (labels := dataset.full_data.get("node_label_dict")) is not None:
+        return FixedProtocol("tgb", train, val, None, 0, node_labels=NodeLabels.of_times(labels, store.time, num_nodes))
     order = _order(dataset)
     splits = {"val": order[train : train + val], "test": order[train + val : train + val + test]}
     try:
@@ -239,6 +244,7 @@ TGB_NAMES = (
     *(f"tgbl-{name}" for name in ("wiki", "review", "coin", "comment", "flight")),
     *(f"tgbl-{name}" for name in ("uci", "enron", "subreddit", "lastfm")),
     *(f"thgl-{name}" for name in ("software", "forum", "github", "myket")),
+    *(f"tgbn-{name}" for name in ("trade", "genre", "reddit", "token")),
     *(f"tkgl-{name}" for name in ("smallpedia", "polecat", "icews", "yago", "wikidata")),
 )
 
@@ -319,10 +325,12 @@ def _addresses(name: str) -> Mapping[str, str]:
 
 def _read(name: str, folder: Path) -> TGBDataset:
     from tgb.linkproppred.dataset import PROJ_DIR, LinkPropPredDataset
+    from tgb.nodeproppred.dataset import NodePropPredDataset
 
     root = os.path.relpath(folder.parent, PROJ_DIR)  # it puts this in front
+    kind = NodePropPredDataset if name.startswith("tgbn-") else LinkPropPredDataset
     try:
-        return LinkPropPredDataset(name, root, {"dir_name": folder.name}, download=False)
+        return kind(name, root, {"dir_name": folder.name}, download=False)
     except (FileNotFoundError, EOFError, LookupError, UnpicklingError, ValueError) as error:
         cure = f"take what is published as {name}, or delete the folder, so that it is downloaded again"
         raise DataError(str(folder), f"the files of {name}", str(error), cure) from error

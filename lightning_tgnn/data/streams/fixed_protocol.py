@@ -7,6 +7,8 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from lightning_tgnn.types.node_labels import NodeLabels
+
 PROTOCOLS = ("dyglib", "tgb")
 
 
@@ -34,14 +36,16 @@ class FixedProtocol:
         negatives: Of the events of the validation and test splits.
         val_negatives: How many of their columns an event of the validation split has; those of the test split have all.
         held_out: bool [N], nodes whose events leave the training split; None for none.
+        node_labels: What is to be predicted of nodes; None for none.
     """
 
     name: Literal["dyglib", "tgb", "tgb-seq"]
     train_events: int
     val_events: int
-    negatives: FixedNegatives
+    negatives: FixedNegatives | None
     val_negatives: int
     held_out: Tensor | None = None
+    node_labels: NodeLabels | None = None
 
     @property
     def ends(self) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from lightning_tgnn.data.streams.temporal_adjacency import TemporalAdjacency
 from lightning_tgnn.files.npy_file import pieces
 from lightning_tgnn.files.whole import write_text
 from lightning_tgnn.types import StreamInfo
+from lightning_tgnn.types.node_labels import NodeLabels
 
 _MOMENTS = "moments"
 MANY_TIES = 0.1
@@ -89,6 +90,8 @@ class SplitStream:
         if len(train) < int(split.val[0]):
             train_adjacency = TemporalAdjacency.build(store.src[train], store.dst[train], store.num_nodes, events=train)
         info = stream_info(store, train)
+        if protocol is not None and protocol.node_labels is not None:
+            info = replace(info, node_label_dim=protocol.node_labels.labels.shape[1])
         if standardize:
             store, info = _standardized(store, info, split, standardize, writes=writes)
         return cls(store, split, info, adjacency, train_adjacency, protocol)
@@ -103,7 +106,7 @@ class SplitStream:
             seed: Of the draws.
             training: For which of the two.
         """
-        if self.protocol is not None and not training:
+        if self.protocol is not None and self.protocol.negatives is not None and not training:
             return self.protocol.negatives
         store, held_out = self.store, self.split.held_out
         barred = held_out if training and held_out.any() else None
@@ -122,6 +125,11 @@ class SplitStream:
             labels=store.labels,
             among=self.split.train if self.protocol is not None and self.protocol.name == "dyglib" else None,
         )
+
+    @property
+    def node_labels(self) -> NodeLabels | None:
+        """Labels of nodes at times of their own; None where there are none."""
+        return None if self.protocol is None else self.protocol.node_labels
 
     @cached_property
     def tied(self) -> float:
