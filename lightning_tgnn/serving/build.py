@@ -129,6 +129,9 @@ def from_checkpoint(
             cure = "measure it by validate or test; a Predictor keeps the latest neighbours of each node alone"
             received = type(module.model).__name__
             raise InvalidArgumentError("model", "one that reads one hop of neighbours", received, cure)
+        if getattr(module, "relations", False):
+            cure = "measure it by validate or test; a question to a Predictor has no relation"
+            raise InvalidArgumentError("relations", "False for a Predictor", True, cure)
         if module.sampled_roots != "none":
             _check_neighbors(data)
         load_weights(module, checkpoint, path)

@@ -232,6 +232,15 @@ def test_two_hops_are_refused(tmp_path):
         Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
 
 
+def test_relations_are_refused(tmp_path):
+    store = random_store(60, num_nodes=25)
+    typed = EventStore.from_arrays(store.src, store.dst, store.time, labels=np.arange(60) % 3)
+    data = data_module(typed, num_neighbors=3)
+    fitted(tmp_path / "a.ckpt", data, "tgn", relations=True)
+    with pytest.raises(InvalidArgumentError, match="relations must be False for a Predictor, got True"):
+        Predictor.from_checkpoint(tmp_path / "a.ckpt", data)
+
+
 def past_of(store, end, node, time, past, k):
     """Return other end, time and features of the K latest of ``end`` events that a question at ``time`` may see."""
     seen = [e for e in range(end) if store.time[e] < time or (past != "time" and store.time[e] == time)]

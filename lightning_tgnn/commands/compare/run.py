@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,8 @@ def _peak_bytes() -> int:
     """Return the most memory that this process has held: of a GPU where one was used."""
     if torch.cuda.is_available() and (used := torch.cuda.max_memory_allocated()):
         return used
+    import resource  # which Windows has not
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_PER_UNIT
 
 

@@ -95,7 +95,7 @@ def from_tgb(dataset: TGBDataset) -> EventStore:
     nodes are a column of 0 and 1 each among the node features. Static edges of ``tkgl-*`` are not read.
 
     Raises:
-        DataError: It holds something that must not be trained on.
+        DataError: The data set holds something that must not be trained on.
     """
     data = dataset.full_data
     order = _order(dataset)

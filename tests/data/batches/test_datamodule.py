@@ -27,7 +27,10 @@ from tests.data.example_streams import random_store
         ({"num_workers": -1}, "num_workers must be"),
         ({"prefetch_batches": -1}, "prefetch_batches must be"),
         ({"seed": -1}, "seed must be"),
-        ({"negatives": "hard"}, "negatives must be one of 'all', 'destination', 'historical', 'inductive', got 'hard'"),
+        (
+            {"negatives": "hard"},
+            "negatives must be one of 'all', 'destination', 'historical', 'inductive', 'relation', got 'hard'",
+        ),
         ({"eval_negatives": "hard"}, "eval_negatives must be one of"),
         ({"neighbor_sampler": "latest"}, "neighbor_sampler must be one of 'most_recent', 'uniform'"),
         ({"past": "now"}, "past must be one of 'batch', 'event', 'time', got 'now'"),
