@@ -223,7 +223,7 @@ def check_what_fit_left(printed, metrics=4):
     )
     assert re.search(r"time: training steps \d+\.\d s \(.*backward \d+ %.*\), validation \d+\.\d s", printed), printed
     for row in ("validation", "test"):
-        measured = re.search(rf"{row}[ ,].*", printed).group()
+        measured = re.search(rf"│ {row}[ ,].*", printed).group()
         assert len(re.findall(r"[01]\.\d{4}", measured)) >= metrics, printed
     logs = re.search(r"tensorboard --logdir (\S+)", printed).group(1)
     assert list(Path(logs).glob("events.out.tfevents.*"))

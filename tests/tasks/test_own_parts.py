@@ -490,7 +490,7 @@ def drawing(make):
 
 
 SAMPLERS = [
-    ("near", "negatives must be one of 'all', 'destination', 'historical', 'inductive', got 'near'"),
+    ("near", "negatives must be one of 'all', 'destination', 'historical', 'inductive', 'relation', got 'near'"),
     ("own.near", "negatives must be the import path of a class, got 'own.near'; check the name, and that Python finds"),
     (
         lambda src, dst: src,

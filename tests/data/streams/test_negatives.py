@@ -22,13 +22,16 @@ def _stream():
 
 
 def _sampler(name, *, seed=3):
-    return NegativeSampler.build(name, *_stream(), _NODES, seed=seed, train_events=_TRAIN)
+    src, dst = _stream()
+    return NegativeSampler.build(name, src, dst, _NODES, seed=seed, train_events=_TRAIN, labels=src // 7)
 
 
 def _allowed(name, src, dst, event, cutoff):
     """The table that an event draws from, by a plain loop, with one entry per chance."""
     if name == "all":
         return list(range(_NODES))
+    if name == "relation":
+        return sorted({other for u, other in zip(src, dst, strict=True) if u // 7 == src[event] // 7})
     table = []
     for past in range(event):
         same_source = name == "historical" and src[past] == src[event]
@@ -89,7 +92,9 @@ def test_draws_come_from_the_table_of_the_event(name, epoch):
     assert outside <= (0.02 * len(events) * 20 if name in ("historical", "inductive") else 0)
 
 
-@pytest.mark.parametrize(("name", "epoch"), [("all", 0), ("destination", None), ("historical", 1), ("inductive", None)])
+@pytest.mark.parametrize(
+    ("name", "epoch"), [("all", 0), ("destination", None), ("historical", 1), ("inductive", None), ("relation", 2)]
+)
 def test_draws_are_uniform_over_the_table_without_the_true_destination(name, epoch):
     src, dst = (column.tolist() for column in _stream())
     event = 580
@@ -125,9 +130,8 @@ def test_small_streams(name, ends, epoch):
     src, dst = torch.tensor(ends).t().contiguous()
     if dst.unique().numel() < 2:
         return
-    drawn = NegativeSampler.build(name, src, dst, 4, seed=1, train_events=len(ends) // 2).sample(
-        torch.arange(len(ends)), 3, epoch=epoch
-    )
+    sampler = NegativeSampler.build(name, src, dst, 4, seed=1, train_events=len(ends) // 2, labels=src % 2)
+    drawn = sampler.sample(torch.arange(len(ends)), 3, epoch=epoch)
     assert not bool((drawn == dst.unsqueeze(1)).any())
     assert set(drawn.flatten().tolist()) <= (set(range(4)) if name == "all" else set(dst.tolist()))
 
@@ -139,7 +143,9 @@ def test_no_events_and_no_negatives(name):
 
 
 def test_an_unknown_name_is_refused_with_the_valid_ones():
-    with pytest.raises(InvalidArgumentError, match="'all', 'destination', 'historical', 'inductive', got 'random'"):
+    with pytest.raises(
+        InvalidArgumentError, match="'all', 'destination', 'historical', 'inductive', 'relation', got 'random'"
+    ):
         _sampler("random")
 
 
@@ -148,6 +154,22 @@ def test_a_single_destination_is_refused(name):
     src, dst = torch.tensor([0, 1]), torch.tensor([2, 2])
     with pytest.raises(InvalidArgumentError, match="at least 2 candidates, got '1 candidate'; draw from 'all' nodes"):
         NegativeSampler.build(name, src, dst, 3, seed=0, train_events=1)
+
+
+@pytest.mark.parametrize("labels", [None, torch.rand(_EVENTS), torch.full((_EVENTS,), -1), torch.zeros(_EVENTS, 2)])
+def test_relations_are_classes(labels):
+    with pytest.raises(InvalidArgumentError, match="negatives must be 'relation' for events with a class each, got"):
+        NegativeSampler.build("relation", *_stream(), _NODES, seed=0, train_events=_TRAIN, labels=labels)
+
+
+def test_relations_of_a_single_destination_and_held_out_nodes():
+    src, dst = torch.tensor([0, 0, 0, 0]), torch.tensor([1, 2, 3, 4])
+    held_out = torch.tensor([False, False, False, True, False])
+    options = {"seed": 0, "train_events": 4, "labels": torch.tensor([0, 1, 1, 1])}
+    sampler = NegativeSampler.build("relation", src, dst, 5, **options)
+    assert set(sampler.sample(torch.tensor([0]), 50, epoch=0)[0].tolist()) == {2, 3, 4}
+    sampler = NegativeSampler.build("relation", src, dst, 5, **options, barred=held_out)
+    assert set(sampler.sample(torch.tensor([1]), 50, epoch=0)[0].tolist()) == {4}
 
 
 def test_a_single_node_is_refused():
