@@ -59,7 +59,7 @@ class DyGLibMetrics(Metric):
         self.rows.append(torch.cat([events.unsqueeze(1).view(torch.float32), scores], dim=1).flatten())
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the metrics by name; those of negatives that no event has are left out."""
+        """Return the metrics by name, without the metrics of kinds of negatives that no event has."""
         rows = dim_zero_cat(self.rows) if len(self.rows) else torch.empty(0, device=self.device)
         bits, scores = rows.view(-1, 3 + len(DYGLIB_COLUMNS)).tensor_split([2], dim=1)
         scores = scores[bits.flatten().view(torch.int64).argsort()]

@@ -27,7 +27,7 @@ class LinkMetrics(nn.Module):
     """AP and AUC against the first negative of each event, MRR and Hits@10 against all, AP over unseen nodes.
 
     Args:
-        prefix: Of the names of the metrics: the protocol that they are of, and a slash.
+        prefix: Stands before the name of each metric: the name of a protocol and a slash.
     """
 
     def __init__(self, prefix: str = "") -> None:

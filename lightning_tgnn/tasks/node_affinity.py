@@ -26,10 +26,10 @@ from lightning_tgnn.types import EventBatch, StreamInfo, protocol_of
 
 
 class NodeAffinity(MemoryTask[NodeAffinityMetric]):
-    """Trains a temporal GNN to predict vectors of nodes at times of their own, as of the sets ``tgbn-*`` of TGB.
+    """Trains a temporal GNN to predict vectors of nodes at given times, the task of the sets ``tgbn-*`` of TGB.
 
     Such a vector says how a node's events of the next day, week or year are spread over classes. A node is embedded at
-    the time of its label, from the events before that time; its memory is as of the beginning of the batch. The loss is
+    the time of its label, from the events before that time; its memory is the memory when the batch begins. The loss is
     the cross entropy of the prediction and the vector. Logs ``ndcg@10`` for ``val`` and ``test``, the metric of TGB's
     evaluator; see `NodeAffinityMetric`.
 
@@ -92,6 +92,9 @@ class NodeAffinity(MemoryTask[NodeAffinityMetric]):
             dropout=dropout,
         )
         check_int("hidden_dim", hidden_dim, minimum=1, cure="100 is usual")
+        if capture != "off":
+            cure = "leave it out: batches differ in how many nodes they ask about"
+            raise InvalidArgumentError("capture", "'off' for NodeAffinity", capture, cure)
         left_out: tuple[str, ...] = ()
         if not isinstance(built_by, str):
             settings = {name: value for name, value in vars(config).items() if name != "dropout"}

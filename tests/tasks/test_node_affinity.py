@@ -119,16 +119,13 @@ def test_labels_and_ndcg_are_those_of_tgb(tmp_path, protocol):
         assert measured[f"test/{name}/{prefix}ndcg@10"] == pytest.approx(np.mean(expected), abs=1e-6), name
 
 
-def test_a_node_is_embedded_by_the_events_before_its_label(tmp_path):
+def test_a_node_is_embedded_by_the_events_before_its_label(tmp_path, monkeypatch):
+    monkeypatch.setattr(TemporalDataModule, "_asks_about_nodes", True)
     dataset = tgbn(tmp_path)
     for model, past in (("tgn", "time"), ("tgat", "time"), ("tgn", "batch")):
         data = TemporalDataModule(dataset, batch_size=23, num_neighbors=3, past=past)
         data.sampled_roots = "hops" if model == "tgat" else "all"
-        type(data)._asks_about_nodes = property(lambda self: True)
-        try:
-            batches = list(data.test_dataloader())
-        finally:
-            type(data)._asks_about_nodes = property(lambda self: bool(getattr(self._model, "asks_about_nodes", False)))
+        batches = list(data.test_dataloader())
         for batch in batches:
             asked, store = batch.queries, data.store
             count = len(asked.nodes)
@@ -172,9 +169,13 @@ def test_what_does_not_go_together_is_refused(tmp_path):
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
     with pytest.raises(InvalidArgumentError, match="for NodeAffinity must be vectors of nodes at times, got"):
         trainer.fit(NodeAffinity("tgn", **SMALL), datamodule=TemporalDataModule("synthetic"))
-    data = TemporalDataModule(dataset, past="batch", embed_at="batch")
-    with pytest.raises(InvalidArgumentError, match="embed_at must be 'event' for labels of nodes, got 'batch'"):
-        trainer.fit(NodeAffinity("tgn", **SMALL), datamodule=data)
+    cases = ("embed_at", "event", "batch", {"past": "batch"}), ("presample", "off", "epoch", {})
+    for name, only, chosen, others in cases:
+        data = TemporalDataModule(dataset, **{name: chosen}, **others)
+        with pytest.raises(InvalidArgumentError, match=f"{name} must be '{only}' for labels of nodes, got '{chosen}'"):
+            trainer.fit(NodeAffinity("tgn", **SMALL), datamodule=data)
+    with pytest.raises(InvalidArgumentError, match="capture must be 'off' for NodeAffinity, got 'auto'"):
+        NodeAffinity("tgn", capture="auto")
     trainer.fit(LinkPrediction("tgn", **SMALL), datamodule=TemporalDataModule(dataset))
     with pytest.raises(DataError, match=r"labels of the nodes 0 .. 2, got 'nodes 7 to 7'"):
         NodeLabels.of_times({1: {7: np.ones(2)}}, torch.arange(3.0).double(), 3)

@@ -26,7 +26,7 @@ class Row:
         model: Its name.
         negatives: Protocol and kind of the negatives.
         values: One value for each seed, by metric.
-        cost: Of ``events_per_second`` and ``peak_bytes`` the same; none for a baseline.
+        cost: One value for each seed of ``events_per_second`` and ``peak_bytes``; empty for a baseline.
     """
 
     model: str

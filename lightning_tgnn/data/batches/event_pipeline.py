@@ -318,7 +318,14 @@ class EventPipeline(SplitSource):
 
         Args:
             kind: As ``eval_negatives``.
+
+        Raises:
+            InvalidArgumentError: The kind is unknown, or a protocol fixes the negatives.
         """
+        fixed = self.stream.protocol
+        if fixed is not None and fixed.negatives is not None:
+            cure = "leave it out: the protocol has its own kinds"
+            raise InvalidArgumentError("negatives", f"left out with the negatives of {fixed.name}", kind, cure)
         self.eval_negatives = _checked_negatives("eval_negatives", kind)
         self.__dict__.pop("_negative_samplers", None)
 
@@ -342,9 +349,10 @@ class EventPipeline(SplitSource):
         if num_negatives is None:
             num_negatives = self.num_train_negatives if training else self.num_eval_negatives
         labels = stream.node_labels if self._asks_about_nodes and not replayed else None
-        if labels is not None and self.embed_at == "batch":
-            cure = "leave it out: labels have times of their own"
-            raise InvalidArgumentError("embed_at", "'event' for labels of nodes", self.embed_at, cure)
+        for name, only in (("embed_at", "event"), ("presample", "off")) if labels is not None else ():
+            if (chosen := getattr(self, name)) != only:
+                cure = "leave it out: labels have times of their own"
+                raise InvalidArgumentError(name, f"{only!r} for labels of nodes", chosen, cure)
         sampler = EventSampler(
             store=stream.store,
             adjacency=stream.train_adjacency if training else stream.adjacency,
@@ -359,7 +367,7 @@ class EventPipeline(SplitSource):
         )
         if not replayed:  # nobody looks at neighbours then
             check_batch_fits(sampler, min(self.batch_size, len(events)), self.embed_at)
-        presampled = self.presample == "epoch" and negatives == self._draws_negatives and labels is None
+        presampled = self.presample == "epoch" and negatives == self._draws_negatives
         pads = self.pad == "auto" and self._feeds_captured_stages and not replayed and labels is None
         return EventLoader(
             events,

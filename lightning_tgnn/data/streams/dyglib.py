@@ -29,9 +29,9 @@ def dyglib_protocol(store: EventStore) -> FixedProtocol:
     """Return what DyGLib fixes of a stream.
 
     The training split ends at the 70th, the validation split at the 85th percentile of time; later splits are strictly
-    later. A tenth of all nodes, drawn from the nodes of validation and test, is held out of training. The draws are
-    those of DyGLib's seeds where nodes have its numbers, which are ours and one, but for historical and inductive
-    negatives: their order in DyGLib is the order of a set of Python.
+    later. A tenth of all nodes, drawn from the nodes of validation and test, is held out of training. Where nodes have
+    DyGLib's numbers less 1, the draws equal DyGLib's, except historical and inductive negatives, which depend in DyGLib
+    on the order of a set of Python.
 
     Raises:
         DataError: A split is empty.

@@ -30,11 +30,11 @@ class FixedProtocol:
     """What a benchmark fixes.
 
     Attributes:
-        name: One of `PROTOCOLS`, or ``tgb-seq``, which is that of its data sets alone.
+        name: One of `PROTOCOLS`, or ``tgb-seq``, the protocol of the data sets of TGB-Seq.
         train_events: Events of the training split.
         val_events: Events of the validation split, which follows it; the others are the test split.
         negatives: Of the events of the validation and test splits.
-        val_negatives: How many of their columns an event of the validation split has; those of the test split have all.
+        val_negatives: How many columns of negatives the validation split has; the test split has all of them.
         held_out: bool [N], nodes whose events leave the training split; None for none.
         node_labels: What is to be predicted of nodes; None for none.
     """

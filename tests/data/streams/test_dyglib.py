@@ -154,6 +154,8 @@ def test_unknown_and_unfit_protocols_are_refused():
         TemporalDataModule("synthetic", protocol="tgbl")
     with pytest.raises(InvalidArgumentError, match=r"protocol must be 'tgb' beside a data set of TGB, got"):
         TemporalDataModule("synthetic", protocol="tgb").setup()
+    with pytest.raises(InvalidArgumentError, match="left out with the negatives of dyglib, got 'all'"):
+        TemporalDataModule(random_store(400, num_nodes=40), protocol="dyglib").use_negatives("all")
     one_moment = EventStore.from_arrays(np.arange(9), np.arange(9) + 9, np.zeros(9))
     with pytest.raises(DataError, match="a stream with events in each split of DyGLib, got '9, 0 and 0 events'"):
         dyglib_protocol(one_moment)
