@@ -1,7 +1,5 @@
 """Node affinity: labels, roots and NDCG are those of TGB, and strategies learn what one process does."""
 
-import os
-
 import lightning.pytorch as pl
 import numpy as np
 import pytest
@@ -14,10 +12,10 @@ from lightning_tgnn import Baselines, LinkPrediction, NodeAffinity, SvenStrategy
 from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.metrics import NodeAffinityMetric, ndcg_at_k
 from lightning_tgnn.types import NodeLabels
+from tests.data.sources.tgb_files import tgbn_trade
 from tests.multiprocess.ranks import run_ranks
 from tests.multiprocess.training import as_torchrun, fit
 
-EVENTS, USERS, GENRES = 300, 6, 5
 SMALL = {"memory_dim": 8, "embedding_dim": 8, "time_dim": 4}
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
 
@@ -46,29 +44,6 @@ def test_the_metric_is_a_mean_over_times_of_means_over_nodes():
     assert NodeAffinityMetric().compute().isnan()
 
 
-def tgbn(folder, name="tgbn-trade"):
-    """Write the files of tgbn-trade, small, and let py-tgb read them."""
-    datasets = pytest.importorskip("tgb.nodeproppred.dataset")
-    from tgb.utils import info
-
-    place = folder / name.replace("-", "_")
-    place.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    nations = [f"n{number}" for number in range(USERS)]
-    drawn = [rng.permutation(nations)[:2] for _ in range(EVENTS)]
-    rows = [f"{1990 + event // 10},{one},{other},{rng.random():.3f}" for event, (one, other) in enumerate(drawn)]
-    (place / f"{name}_edgelist.csv").write_text("\n".join(["year,nation,trading nation,weight", *rows]))
-    pairs = [(one, other) for one in nations for other in nations if one != other]
-    labels = [
-        f"{year},{one},{other},{rng.random():.3f}"
-        for year in range(1991, 2020)
-        for one, other in pairs
-        if rng.random() < 0.6
-    ]
-    (place / f"{name}_node_labels.csv").write_text("\n".join(["year,nation,trading nation,weight", *labels]))
-    return datasets.NodePropPredDataset(name, root=os.path.relpath(folder, info.PROJ_DIR))
-
-
 class Recorded(NodeAffinity):
     """Keeps what it has been asked."""
 
@@ -80,7 +55,7 @@ class Recorded(NodeAffinity):
 @pytest.mark.parametrize("protocol", [None, "tgb"])
 def test_labels_and_ndcg_are_those_of_tgb(tmp_path, protocol):
     evaluate = pytest.importorskip("tgb.nodeproppred.evaluate")
-    dataset = tgbn(tmp_path)
+    dataset = tgbn_trade(tmp_path)
     data = TemporalDataModule(dataset, batch_size=17, num_neighbors=3, protocol=protocol)
     prefix = "" if protocol is None else "tgb/"
     trainer = pl.Trainer(max_epochs=2, accelerator="cpu", callbacks=[Baselines()], **QUIET)
@@ -121,7 +96,7 @@ def test_labels_and_ndcg_are_those_of_tgb(tmp_path, protocol):
 
 def test_a_node_is_embedded_by_the_events_before_its_label(tmp_path, monkeypatch):
     monkeypatch.setattr(TemporalDataModule, "_asks_about_nodes", True)
-    dataset = tgbn(tmp_path)
+    dataset = tgbn_trade(tmp_path)
     for model, past in (("tgn", "time"), ("tgat", "time"), ("tgn", "batch")):
         data = TemporalDataModule(dataset, batch_size=23, num_neighbors=3, past=past)
         data.sampled_roots = "hops" if model == "tgat" else "all"
@@ -147,7 +122,7 @@ def on_rank(rank, ranks, folder):
     if ranks > 1:
         as_torchrun(rank, ranks)
         strategy = SvenStrategy(partition="interval", staleness=0)
-    data = TemporalDataModule(tgbn(folder), batch_size=24 // ranks, num_neighbors=3, num_workers=0)
+    data = TemporalDataModule(tgbn_trade(folder), batch_size=24 // ranks, num_neighbors=3, num_workers=0)
     torch.manual_seed(0)
     task = NodeAffinity("tgn", **SMALL, dropout=0.0)
     trainer = fit(data, task, strategy, ranks, epochs=2)["trainer"]
@@ -156,7 +131,7 @@ def on_rank(rank, ranks, folder):
 
 
 def test_ranks_learn_what_one_process_does(tmp_path):
-    tgbn(tmp_path)  # its tables are there for all
+    tgbn_trade(tmp_path)  # its tables are there for all
     alone, weights = on_rank(0, 1, tmp_path)
     for measured, found in run_ranks(on_rank, 2, tmp_path):
         assert measured == pytest.approx(alone, abs=1e-4)
@@ -165,7 +140,7 @@ def test_ranks_learn_what_one_process_does(tmp_path):
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):
-    dataset = tgbn(tmp_path)
+    dataset = tgbn_trade(tmp_path)
     trainer = pl.Trainer(max_epochs=1, accelerator="cpu", **QUIET)
     with pytest.raises(InvalidArgumentError, match="for NodeAffinity must be vectors of nodes at times, got"):
         trainer.fit(NodeAffinity("tgn", **SMALL), datamodule=TemporalDataModule("synthetic"))

@@ -16,6 +16,7 @@ from lightning_tgnn.data.graphs.sources.names import GRAPH_NAMES
 from lightning_tgnn.data.readers.benchmark_folders import is_dyglib_folder, is_tgb_seq_folder
 from lightning_tgnn.data.readers.tgl import is_tgl_folder
 from lightning_tgnn.data.snapshots.sources.open_snapshots import is_synthetic
+from lightning_tgnn.data.sources.relbench import is_relbench_folder
 from lightning_tgnn.data.streams.event_store import is_event_store
 
 AUTO, EVENTS, GRAPH, SNAPSHOTS = "auto", "events", "graph", "snapshots"
@@ -96,7 +97,7 @@ def kind_of(source: object, kind: str = AUTO) -> str:
         return SNAPSHOTS
     path = Path(with_home(str(source)))
     named = str(source).lower() in GRAPH_NAMES
-    of_events = (is_event_store, is_tgl_folder, is_dyglib_folder, is_tgb_seq_folder)
+    of_events = (is_event_store, is_tgl_folder, is_dyglib_folder, is_tgb_seq_folder, is_relbench_folder)
     is_graph_folder = path.is_dir() and not any(is_folder(path) for is_folder in of_events)
     return GRAPH if named or path.suffix == ".npz" or is_graph_folder else EVENTS
 

@@ -25,6 +25,7 @@ from lightning_tgnn.data.readers.frame import frame_table
 from lightning_tgnn.data.readers.read import check_unread
 from lightning_tgnn.data.sources.graph_objects import DGLGraph, TemporalData, from_dgl, from_temporal_data
 from lightning_tgnn.data.sources.named_streams import STREAMS, prepare_stream, stream_folder
+from lightning_tgnn.data.sources.relbench import RelBenchSet, is_relbench_folder
 from lightning_tgnn.data.sources.synthetic import generate_stream
 from lightning_tgnn.data.sources.tgb import (
     TGB_NAMES,
@@ -145,13 +146,15 @@ def prepare_events(source: EventSource, root: Path) -> None:
 
 
 def opened(source: EventSource, root: Path) -> EventSource:
-    """Return the data set that a name of TGB stands for, which `prepare_events` has prepared; else ``source``.
+    """Return the data set of TGB that a name, prepared by `prepare_events`, or a folder stands for; else ``source``.
 
     Raises:
         DataError: A file of it is missing or damaged.
         InvalidArgumentError: The data set has not been prepared, or ``py-tgb`` is missing.
     """
     name = name_of(source)
+    if name is None and isinstance(source, (str, Path)) and is_relbench_folder(Path(source)):
+        return RelBenchSet.open(Path(source))
     return open_tgb(name, root) if name in TGB_NAMES else source
 
 
@@ -280,7 +283,9 @@ def _is_dgl_graph(source: object) -> TypeGuard[DGLGraph]:
 
 def _is_tgb(source: object) -> TypeGuard[TGBDataset]:
     kinds = ("linkproppred", "LinkPropPredDataset"), ("nodeproppred", "NodePropPredDataset")
-    return any(_is_instance(source, f"tgb.{module}.dataset", name) for module, name in kinds)
+    return isinstance(source, RelBenchSet) or any(
+        _is_instance(source, f"tgb.{module}.dataset", name) for module, name in kinds
+    )
 
 
 def _is_instance(source: object, module: str, name: str) -> bool:

@@ -33,13 +33,13 @@ _EVENTS_PER_QUERY = 10_000
 
 
 class _NegativeSampler(Protocol):
-    """Of ``py-tgb``."""
+    """As that of ``py-tgb``."""
 
     def query_batch(self, *columns: np.ndarray, split_mode: str) -> list[np.ndarray]: ...
 
 
 class TGBDataset(Protocol):
-    """A ``tgb.linkproppred.dataset.LinkPropPredDataset``."""
+    """A ``tgb.linkproppred.dataset.LinkPropPredDataset``, or what takes its place."""
 
     name: str
 
@@ -88,7 +88,7 @@ class TGBDataset(Protocol):
 
 
 def from_tgb(dataset: TGBDataset) -> EventStore:
-    """Return the events of a ``tgb.linkproppred.dataset.LinkPropPredDataset``; nodes keep their numbers.
+    """Return the events of a data set; nodes keep their numbers.
 
     In the sets with types (``thgl-*`` and ``tkgl-*``) the label of an event is its relation, which also gives it edge
     features: a column of 0 and 1 for each of up to 64 relations, else 32 numbers that are drawn for each. Types of
@@ -138,7 +138,7 @@ def _side_by_side(one: np.ndarray | None, other: np.ndarray) -> np.ndarray:
 
 
 def protocol_of(dataset: TGBDataset, store: EventStore) -> FixedProtocol:
-    """Return the splits of a data set, and its negatives or labels of nodes, which ``py-tgb`` reads.
+    """Return the splits of a data set, and its negatives or labels of nodes.
 
     Raises:
         DataError: An event has no negatives, or they, or labelled nodes, are no nodes of the data set.
@@ -170,7 +170,7 @@ def protocol_of(dataset: TGBDataset, store: EventStore) -> FixedProtocol:
 
 
 def _without_negatives(received: str) -> DataError:
-    cure = "delete its folder, so that py-tgb downloads all of its files again"
+    cure = "take all of its files again; if it was named, delete its folder, so that it is downloaded"
     return DataError("source", "a TGB dataset with negatives of every event", received, cure)
 
 
@@ -183,7 +183,7 @@ def _query(dataset: TGBDataset, split: str, rows: np.ndarray) -> Iterator[tuple[
 
 
 def _queried(dataset: TGBDataset, split: str, rows: np.ndarray) -> list[np.ndarray]:
-    """Return the negatives of each event, which ``py-tgb`` knows by source, time and relation."""
+    """Return the negatives of each event, which are known by source, time and relation."""
     names = ("sources", "destinations", "timestamps", *(["edge_type"] if "edge_type" in dataset.full_data else []))
     columns = (np.asarray(dataset.full_data[name])[rows] for name in names)
     return dataset.negative_sampler.query_batch(*columns, split_mode=split)

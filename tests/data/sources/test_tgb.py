@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from functools import partial
 
 import lightning.pytorch as pl
 import numpy as np
@@ -14,17 +15,11 @@ from lightning_tgnn.checks import DataError, InvalidArgumentError
 from lightning_tgnn.commands.data.command import data as data_command
 from lightning_tgnn.data.sources import tgb
 from tests.data.served import serving
+from tests.data.sources.tgb_files import EVENTS, ITEMS, NEGATIVES, tgbl_wiki, typed_set
 
-datasets = pytest.importorskip("tgb.linkproppred.dataset")
 evaluate = pytest.importorskip("tgb.linkproppred.evaluate")
-from tgb.linkproppred import thg_negative_generator as thg  # noqa: E402
-from tgb.linkproppred import tkg_negative_generator as tkg  # noqa: E402
 from tgb.utils import info  # noqa: E402
-from tgb.utils.info import PROJ_DIR  # noqa: E402
-from tgb.utils.utils import save_pkl  # noqa: E402
-from torch_geometric.data import TemporalData  # noqa: E402
 
-EVENTS, ITEMS, NEGATIVES = 200, 8, 7
 QUIET = {
     "logger": False,
     "enable_checkpointing": False,
@@ -35,24 +30,7 @@ QUIET = {
 
 @pytest.fixture
 def make(tmp_path):
-    """Write the files of tgbl-wiki, small, and let py-tgb read them."""
-
-    def read(negatives=lambda event: [item for item in range(10, 18) if item != 10 + event % ITEMS]):
-        folder = tmp_path / "tgbl_wiki"
-        folder.mkdir(exist_ok=True)
-        rows = "".join(f"{i % 10},{i % ITEMS},{i // 2 * 10},0,{i}.5,1.0\n" for i in range(EVENTS))
-        (folder / "tgbl-wiki_edgelist_v2.csv").write_text(f"user_id,item_id,timestamp,state_label,f\n{rows}")
-        root = os.path.relpath(tmp_path, PROJ_DIR)
-        dataset = datasets.LinkPropPredDataset("tgbl-wiki", root=root)
-        for part, mask in (("val", dataset.val_mask), ("test", dataset.test_mask)):
-            keys = zip(
-                *(dataset.full_data[name][mask] for name in ("sources", "destinations", "timestamps")), strict=True
-            )
-            held = {key: np.array(negatives(event)) for event, key in zip(np.flatnonzero(mask), keys, strict=True)}
-            save_pkl(held, dataset.meta_dict[f"{part}_ns"])
-        return dataset
-
-    return read
+    return partial(tgbl_wiki, tmp_path)
 
 
 class Recorded(LinkPrediction):
@@ -132,7 +110,7 @@ def test_events_may_have_fewer_negatives_than_others(make):
 def test_missing_negatives_are_refused(make):
     dataset = make()
     os.remove(dataset.meta_dict["test_ns"])
-    with pytest.raises(DataError, match=r"negatives of every event, got 'File not found.*; delete its folder, so that"):
+    with pytest.raises(DataError, match=r"negatives of every event, got 'File not found.*; if it was named, delete"):
         TemporalDataModule(dataset).setup()
 
 
@@ -142,40 +120,9 @@ def test_what_does_not_go_with_it_is_refused(make):
         TemporalDataModule(dataset, bipartite=True).setup()
 
 
-@pytest.fixture
-def typed(tmp_path):
-    """Write the files of a set with types, small, by py-tgb's own generators of negatives, and let it read them."""
-
-    def read(name):
-        folder = tmp_path / name.replace("-", "_")
-        folder.mkdir()
-        rng = np.random.default_rng(0)
-        users, items = rng.integers(0, 10, EVENTS), rng.integers(10, 18, EVENTS)
-        rows = zip(np.arange(EVENTS) // 2 * 10, users, items, rng.integers(0, 3, EVENTS), strict=True)
-        lines = [",".join(map(str, row)) for row in rows]
-        (folder / f"{name}_edgelist.csv").write_text("\n".join(["timestamp,head,tail,relation_type", *lines]))
-        kinds = [f"{node},{int(node >= 10) + int(node >= 14)}" for node in range(18)]
-        (folder / f"{name}_nodetype.csv").write_text("\n".join(["node_id,type", *kinds]))
-        root = os.path.relpath(tmp_path, PROJ_DIR)
-        dataset = datasets.LinkPropPredDataset(name, root=root)
-        data, ends = dataset.full_data, (0, 17)
-        for split, mask in (("val", dataset.val_mask), ("test", dataset.test_mask)):
-            columns = {"src": "sources", "dst": "destinations", "t": "timestamps", "edge_type": "edge_type"}
-            edges = TemporalData(**{key: torch.from_numpy(data[column][mask]) for key, column in columns.items()})
-            if name.startswith("thgl"):
-                generator = thg.THGNegativeEdgeGenerator(name, *ends, dataset.node_type, edge_data=edges)
-            else:
-                lowest, highest = int(data["destinations"].min()), int(data["destinations"].max())
-                generator = tkg.TKGNegativeEdgeGenerator(name, lowest, highest, "time-filtered", edge_data=edges)
-            generator.generate_negative_samples(edges, split, str(folder))
-        return dataset
-
-    return read
-
-
 @pytest.mark.parametrize("name", ["thgl-myket", "tkgl-polecat"])
-def test_types_are_features_and_negatives_are_those_of_tgb(typed, name):
-    dataset = typed(name)
+def test_types_are_features_and_negatives_are_those_of_tgb(tmp_path, name):
+    dataset = typed_set(tmp_path, name)
     data = TemporalDataModule(dataset, batch_size=16, num_neighbors=3, negatives="relation", standardize_features=False)
     store, order = data.store, np.argsort(dataset.full_data["timestamps"], kind="stable")
     relations = dataset.full_data["edge_type"][order]
