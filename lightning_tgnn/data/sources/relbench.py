@@ -112,7 +112,7 @@ class _Negatives:
 
         Raises:
             OSError: The file is missing.
-            ValueError: It holds anything but numbers and arrays.
+            ValueError: The file holds anything but numbers and arrays.
         """
         with path.open("rb") as file:
             try:
@@ -124,7 +124,7 @@ class _Negatives:
         """Return the negatives of events, from their sources, destinations, times and, with types, relations.
 
         Raises:
-            ValueError: There are none of an event.
+            ValueError: An event has no negatives.
         """
         held = self._of_split[split_mode]
         try:
@@ -139,7 +139,7 @@ _MODULES = {"numpy", *(f"numpy.{core}.{part}" for core in ("core", "_core") for 
 class _ArrayUnpickler(pickle.Unpickler):
     """Reads tuples, numbers and arrays of numpy, and refuses whatever else a pickle may name."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if module.partition(".")[0] == "numpy" and name in {
             "_reconstruct",
             "_frombuffer",
