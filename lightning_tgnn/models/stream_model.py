@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -35,6 +37,13 @@ class StreamModel(nn.Module):
         self.spec = spec
         self.embedding_dim = embedding_dim
         self.sampled_roots: SampledRoots = sampled_roots
+
+    def resize(self, num_nodes: int) -> None:
+        """Answer about so many nodes, the first of them those of training.
+
+        A model with a parameter per node overrides it, and says what stands for the others.
+        """
+        self.spec = replace(self.spec, num_nodes=num_nodes)
 
     def apply_mail(self, rows: StateRows) -> UpdatedRows:
         """Return the memory of the batch's distinct nodes, by default as it is, with its time."""

@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from lightning_tgnn.checks import CheckpointError, InvalidArgumentError, check_int
+from lightning_tgnn.algorithms.streams.room import with_room
+from lightning_tgnn.checks import CheckpointError, DataError, InvalidArgumentError, check_int
 from lightning_tgnn.data import EventStore, TemporalAdjacency, TemporalDataModule
 from lightning_tgnn.data.batches.recipe import data_of_recipe
 from lightning_tgnn.data.sources.open_events import EventSource
 from lightning_tgnn.files.checkpoints import WholeCheckpointIO
 from lightning_tgnn.files.whole import content_of
+from lightning_tgnn.serving.change import Change
 from lightning_tgnn.serving.live_state import Events, LiveState
 from lightning_tgnn.serving.node_numbers import NodeNumbers, StreamClock
-from lightning_tgnn.serving.ranking import SeenPairs
+from lightning_tgnn.serving.ranking import MOST_NODES, SeenPairs
 from lightning_tgnn.serving.recent_neighbors import FeatureLog, RecentNeighbors
 from lightning_tgnn.serving.saved_predictor import check_numbers, check_saved, read_saved
 from lightning_tgnn.tasks import TASKS_OF_EVENTS, MemoryTask
@@ -33,7 +36,7 @@ _KEY = "lightning_tgnn"
 _TOLD = {"snapshots": "snapshots", "graph": "a static graph"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class PredictorState:
     """The state that a predictor keeps.
 
@@ -44,9 +47,10 @@ class PredictorState:
         numbers: Ids of the nodes.
         clock: First and latest time.
         info: Description of the stream that the model was trained on.
-        is_destination: bool [N], nodes that have been a destination.
+        is_destination: bool, nodes that have been a destination, with room for more nodes.
         data: The stream, if it is available.
         seen: Pairs of past events; None if the state is from a file without them.
+        max_nodes: How many nodes there may be.
     """
 
     live: LiveState
@@ -56,10 +60,47 @@ class PredictorState:
     is_destination: Tensor
     data: TemporalDataModule | None = None
     seen: SeenPairs | None = None
+    max_nodes: int = MOST_NODES
+
+    def add_nodes(self, ids: np.ndarray, side: str, node_features: Tensor | None, change: Change) -> None:
+        """Give rows to new nodes: as before the first event, of no neighbour.
+
+        Args:
+            ids: [A], distinct.
+            side: On which they come, ``"source"`` or ``"destination"``.
+            node_features: float32 [A, d_node], as they are given; None for zeros.
+            change: Undoes it.
+
+        Raises:
+            DataError: There would be more than `max_nodes`, or an id does not fit beside the others.
+        """
+        before = self.numbers.count
+        count = before + len(ids)
+        if count > self.max_nodes:
+            cure = "raise max_nodes, or leave out events of new nodes"
+            raise DataError("new nodes", f"at most {self.max_nodes:,} nodes in all (max_nodes)", f"{count:,}", cure)
+        if before == self.info.num_nodes:
+            rank_zero_info(
+                f"{ids[0]!s} is the first node that training did not have: such nodes begin with an empty row, the "
+                "mean of the static node memory, and node features of 0 unless some are given"
+            )
+        change.on_undo(lambda: self._resize(before))
+        change.on_undo(lambda: self.numbers.forget(before))
+        self.numbers.add(ids, side)
+        self._resize(count, node_features)
+
+    def _resize(self, num_nodes: int, new_features: Tensor | None = None) -> None:
+        if new_features is None:
+            new_features = torch.zeros(max(num_nodes - self.live.num_nodes, 0), self.info.node_feature_dim)
+        done = self.info.node_standardization
+        self.live.resize(num_nodes, new_features if done is None else done(new_features))
+        held = {"is_destination": self.is_destination}
+        room = with_room(held, num_nodes, lambda count: {"is_destination": torch.zeros(count, dtype=torch.bool)})
+        self.is_destination = room["is_destination"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values that hold the whole state except the stream."""
-        ids = self.numbers.ids
+        ids, count = self.numbers.ids, self.numbers.count
         return {
             "task": task_name(type(self.live.task)),
             "hyper_parameters": dict(self.live.task.hparams),
@@ -67,9 +108,10 @@ class PredictorState:
             "stream": asdict(self.info),
             "ids": torch.from_numpy(np.array(ids)) if self.numbers.are_integers else ids.tolist(),
             "first_destination": self.numbers.first_destination,
+            "added": torch.from_numpy(self.numbers.added),
             "clock": {"origin": self.clock.origin, "latest": self.clock.latest},
-            "is_destination": self.is_destination,
-            **({} if self.seen is None else {"seen": self.seen.keys()}),
+            "is_destination": self.is_destination[:count].clone(),
+            **({} if self.seen is None else {"seen": self.seen.saved(count)}),
             **self.live.state_dict(),
         }
 
@@ -218,15 +260,16 @@ def from_saved(
         info = StreamInfo(**held["stream"])
         ids = held["ids"].numpy() if isinstance(held["ids"], Tensor) else np.array(held["ids"], dtype=np.str_)
         check_saved(held, info, len(ids))
+        added = held.get("added", torch.zeros(0, dtype=torch.bool))  # files of earlier versions have none
         kind = _kind(task, held["task"], path, trust)
         module = task_again(kind, held["hyper_parameters"], given=given, file=path, trust=trust)
         module.build(info)
         module.load_state_dict(held["weights"])
         module = _ready(module, device)
-        numbers = NodeNumbers(ids, held["first_destination"])
-        live = LiveState.from_state_dict(module, held)
+        numbers = NodeNumbers(ids, held["first_destination"], added.numpy())
+        live = LiveState.from_state_dict(module, held, len(ids))
         check_numbers(module, module.state_store.state_dict(), path)
-        seen = SeenPairs(info.num_nodes, held["seen"]) if "seen" in held else None
+        seen = SeenPairs.from_saved(held["seen"], len(ids)) if "seen" in held else None
         return PredictorState(live, numbers, StreamClock(**held["clock"]), info, held["is_destination"], seen=seen)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 from typing_extensions import Self
 
-from lightning_tgnn.checks import DataError, InvalidArgumentError, check_path
+from lightning_tgnn.checks import DataError, InvalidArgumentError, check_int, check_path
 from lightning_tgnn.data import TemporalDataModule
 from lightning_tgnn.data.readers.frame_columns import Times
 from lightning_tgnn.data.sources.open_events import EventSource
@@ -82,9 +82,10 @@ class StreamFollower:
             self._change = None
 
     def __repr__(self) -> str:
-        task, info = self._live.task, self._state.info
+        task = self._live.task
         model = f"{type(task).__name__}({task.hparams.get('model')!r})"
-        return f"{type(self).__name__}({model}, {info.num_nodes:,} nodes, latest time {self._state.clock.latest})"
+        count, latest = self._numbers.count, self._state.clock.latest
+        return f"{type(self).__name__}({model}, {count:,} nodes, latest time {latest})"
 
     @classmethod
     def from_checkpoint(
@@ -187,7 +188,7 @@ class StreamFollower:
         return None if self._state.data is None else self._state.data.place
 
     def knows(self, nodes: ArrayLike, side: str | None = None) -> np.ndarray:
-        """Return whether each node is one of the stream that the model was trained on, bool [R].
+        """Return whether each node is one of the stream that the model was trained on, or came since, bool [R].
 
         Args:
             nodes: Ids [R], or one.
@@ -231,17 +232,23 @@ class StreamFollower:
             edge_features: Numbers [B, d_edge], where the model was trained with edge features, or a table, whose
                 columns are found by `edge_feature_names` where these are known.
 
-        All of them are taken in, or, where an exception or Ctrl-C ends it, none.
+        All of them are taken in, or, where an exception or Ctrl-C ends it, none. A node that training did not have
+        begins with an empty row, the mean of the static node memory and node features of 0; give other features to
+        `add_nodes` before.
 
         Raises:
             InvalidArgumentError: Columns differ in length, ids are of the wrong kind, or a block under `paused` calls.
-            DataError: A node is unknown, a time is too early, or a time or feature is invalid.
+            DataError: A time is too early, a time or feature is invalid, or there would be more nodes than `max_nodes`.
         """
-        sources = self._numbers.find("src", src, "source")
-        destinations = self._numbers.find("dst", dst, "destination")
-        check_length("dst", len(destinations), len(sources))
-        features, state = self._features(edge_features, len(sources)), self._state
+        state = self._state
         with self._changing() as change:
+            for name, ids, side in (("src", src, "source"), ("dst", dst, "destination")):
+                if len(new := self._numbers.unknown(name, ids, side)):
+                    state.add_nodes(new, side, None, change)
+            sources = self._numbers.find("src", src, "source")
+            destinations = self._numbers.find("dst", dst, "destination")
+            check_length("dst", len(destinations), len(sources))
+            features = self._features(edge_features, len(sources))
             times, last = state.clock.event_times(time, len(sources))
             first = destinations[~state.is_destination[destinations]]
             change.on_undo(lambda: state.is_destination.index_fill_(0, first, 0))
@@ -254,6 +261,45 @@ class StreamFollower:
                 state.seen.add(sources, destinations)
             state.clock.latest = last  # as it was given: the origin taken off and added may be another number
 
+    def add_nodes(self, nodes: ArrayLike, side: str | None = None, *, node_features: ArrayLike | None = None) -> None:
+        """Take in new nodes before their first events; known ones are refused.
+
+        Args:
+            nodes: Ids [A], or one.
+            side: ``"source"`` or ``"destination"``, where these are numbered apart.
+            node_features: Numbers [A, d_node], as in the stream of training; None for zeros.
+
+        Raises:
+            InvalidArgumentError: Ids are of the wrong kind, or ``side`` is missing where sources and destinations are
+                numbered apart.
+            DataError: A node is there already or comes twice, features are invalid, or there would be more nodes than
+                `max_nodes`.
+        """
+        with self._changing() as change:
+            count = len(self._numbers.are_known("nodes", nodes, side))
+            new = self._numbers.unknown("nodes", nodes, side)
+            if len(new) != count:
+                cure = "leave out nodes that the predictor knows, and repeated ones"
+                raise DataError("nodes", "new and distinct", f"{len(new)} of {count} that are", cure)
+            features, width = None, self._state.info.node_feature_dim
+            if node_features is not None:
+                column = float_column("node_features", node_features, np.float32, ndim=2)
+                if column.shape != (count, width):
+                    cure = "give what the stream of training has for every node"
+                    raise DataError("node_features", f"of shape {[count, width]}", list(column.shape), cure)
+                features = torch.from_numpy(column)
+            if count:
+                self._state.add_nodes(new, side or "source", features, change)
+
+    @property
+    def max_nodes(self) -> int:
+        """How many nodes there may be; `observe` refuses new ones beyond."""
+        return self._state.max_nodes
+
+    @max_nodes.setter
+    def max_nodes(self, count: int) -> None:
+        self._state.max_nodes = check_int("max_nodes", count, minimum=1, cure="leave it out for no limit")
+
     @torch.no_grad()
     def close_batch(self) -> None:
         """End the open batch here, as the end of the training, validation or test split does."""
@@ -262,7 +308,7 @@ class StreamFollower:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Return to the state before the first event; nodes and weights stay."""
+        """Return to the state before the first event; nodes, also new ones, and weights stay."""
         with self._lock.writing():
             self._change = None
             self._state.reset()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import last_mails, organize
+from lightning_tgnn.algorithms.streams.room import with_room
 from lightning_tgnn.files.whole import interrupts_wait
 from lightning_tgnn.serving.change import Change, OldTableRows
 from lightning_tgnn.serving.recent_neighbors import FeatureLog, RecentNeighbors
@@ -91,6 +92,7 @@ class LiveState:
     Attributes:
         version: A number that changes whenever answers may change.
         memory: The memory of every node with its pending mails applied.
+        node_features: float32 [N, d_node] or None.
         open: The events of the batch that is still open, as they came.
         num_open: How many they are.
     """
@@ -108,7 +110,8 @@ class LiveState:
         self.features = features
         self.batch_size = batch_size
         self.version = 0
-        self._node_features = node_features
+        self.node_features = node_features
+        self._features = {} if node_features is None else {"node": node_features}
         self.memory = FreshMemory(task)
         self.open: list[Events] = []
         self.num_open = 0  # counted as they come: a batch of single events has as many parts
@@ -171,6 +174,31 @@ class LiveState:
         self._take_in(self._batch(self.open_events()), before)
         self._forget_open()
 
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.task.state_store.spec.num_nodes
+
+    def resize(self, num_nodes: int, new_features: Tensor) -> None:
+        """Have node state for so many nodes, of which new ones are as before the first event.
+
+        Args:
+            num_nodes: N.
+            new_features: float32 [A, d_node], features of the new nodes.
+        """
+        self.version += 1
+        self._reopen()
+        if self.node_features is not None:
+            held = len(self.node_features)
+            self._features = with_room(
+                self._features, num_nodes, lambda count: {"node": torch.zeros(count, new_features.shape[1])}
+            )
+            self.node_features = self._features["node"][:num_nodes]
+            self.node_features[held:] = new_features
+        _resize(self.task, num_nodes)
+        self.recent.resize(num_nodes)
+        self.memory.resize(num_nodes)
+
     def skip_to(self, position: int) -> None:
         """Count the stream's events up to ``position`` as taken in; skipped events change no memory."""
         self.store.position = position
@@ -217,7 +245,7 @@ class LiveState:
         return self.memory.read(own.distinct), batch.to(self.task.device)
 
     def _for_nodes(self, nodes: Tensor) -> Tensor:
-        return torch.empty(len(nodes), 0) if self._node_features is None else self._node_features[nodes]
+        return torch.empty(len(nodes), 0) if self.node_features is None else self.node_features[nodes]
 
     def open_events(self) -> Events:
         """Return the events of the batch that is still open."""
@@ -243,14 +271,15 @@ class LiveState:
             "state": self.task.state_store.state_dict(),
             "recent": self.recent.state_dict(),
             "features": self.features.held().clone(),
-            "node_features": self._node_features,
+            "node_features": self.node_features,
             "batch_size": self.batch_size,
             "open": self.open_events()._asdict() if self.open else None,
         }
 
     @classmethod
-    def from_state_dict(cls, task: MemoryTask, state: dict[str, Any]) -> LiveState:
+    def from_state_dict(cls, task: MemoryTask, state: dict[str, Any], num_nodes: int) -> LiveState:
         """Return the state that `state_dict` has described, around a task with its weights."""
+        _resize(task, num_nodes)
         task.state_store.load_state_dict(state["state"])
         recent, features = (
             RecentNeighbors.from_state_dict(state["recent"]),
@@ -307,6 +336,12 @@ class LiveState:
         )
 
 
+def _resize(task: MemoryTask, num_nodes: int) -> None:
+    assert task.model is not None
+    task.model.resize(num_nodes)
+    task.state_store.resize(num_nodes)
+
+
 class FreshMemory:
     """Every node's memory with its pending mails applied; asks the model only for nodes that have changed.
 
@@ -317,10 +352,23 @@ class FreshMemory:
     def __init__(self, task: MemoryTask) -> None:
         self._task = task
         spec, device = task.state_spec, task.device
-        self._memory = torch.zeros(spec.num_nodes, spec.memory_dim, device=device)
-        self._time = torch.zeros(spec.num_nodes, dtype=torch.float64, device=device)
-        self._stale = torch.ones(spec.num_nodes, dtype=torch.bool)
+        self._room: dict[str, Tensor] = {
+            "memory": torch.zeros(0, spec.memory_dim, device=device),
+            "time": torch.zeros(0, dtype=torch.float64, device=device),
+            "stale": torch.ones(0, dtype=torch.bool),
+        }
         self._refreshing = threading.Lock()
+        self.resize(spec.num_nodes)
+
+    def resize(self, num_nodes: int) -> None:
+        """Have rows for so many nodes."""
+
+        def empty(count: int) -> dict[str, Tensor]:
+            fills = {"memory": 0, "time": 0, "stale": True}
+            return {name: table.new_full((count, *table.shape[1:]), fills[name]) for name, table in self._room.items()}
+
+        self._room = with_room(self._room, num_nodes, empty)
+        self._memory, self._time, self._stale = self._room.values()
 
     def mark_changed(self, nodes: Tensor | slice = slice(None)) -> None:
         """Forget the memory of ``nodes``, or of all."""

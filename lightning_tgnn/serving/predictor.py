@@ -223,7 +223,7 @@ class Predictor(StreamFollower):
                 raise InvalidArgumentError("exclude_seen", "False for such a file", True, cure)
             seen_rows, seen = self._state.seen.for_sources(sources)
             rows, nodes = torch.cat([rows, seen_rows]), torch.cat([nodes, seen])
-        return Excluded.for_nodes(rows, nodes, candidates, len(sources), self._state.info.num_nodes)
+        return Excluded.for_nodes(rows, nodes, candidates, len(sources), self._numbers.count)
 
     @cached_property
     def _ranking(self) -> Ranking:

@@ -206,18 +206,17 @@ class EmbeddingRanking(Ranking):
 
 
 _EVENTS_AT_ONCE = 1 << 22
+MOST_NODES = 1 << 31
 
 
 class SeenPairs:
     """Distinct pairs of source and destination, kept up to date as events come.
 
     Args:
-        num_nodes: N.
-        keys: int64 [P], ``source * N + destination`` of every pair, strictly ascending; none if None.
+        keys: int64 [P], ``source * 2^31 + destination`` of every pair, strictly ascending; none if None.
     """
 
-    def __init__(self, num_nodes: int, keys: Tensor | None = None) -> None:
-        self._num_nodes = num_nodes
+    def __init__(self, keys: Tensor | None = None) -> None:
         self._keys = torch.empty(0, dtype=torch.int64) if keys is None else keys
         self._new = array("q")  # one buffer: a tensor for each event would take seventy times the memory
         self._merging = threading.Lock()
@@ -225,15 +224,25 @@ class SeenPairs:
     @classmethod
     def from_stream(cls, store: EventStore, end: int) -> SeenPairs:
         """Return the pairs of the first ``end`` events."""
-        seen = cls(store.num_nodes)
+        seen = cls()
         for start in range(0, end, _EVENTS_AT_ONCE):
             piece = slice(start, min(start + _EVENTS_AT_ONCE, end))
             seen.add(store.src[piece], store.dst[piece])
         return seen
 
+    @classmethod
+    def from_saved(cls, keys: Tensor, num_nodes: int) -> SeenPairs:
+        """Return the pairs of `saved`."""
+        return cls(keys // num_nodes * MOST_NODES + keys % num_nodes)
+
+    def saved(self, num_nodes: int) -> Tensor:
+        """Return ``source * num_nodes + destination`` of every pair, int64 [P], strictly ascending."""
+        keys = self.keys()
+        return keys // MOST_NODES * num_nodes + keys % MOST_NODES
+
     def add(self, src: Tensor, dst: Tensor) -> None:
         """Take in new events, int64 [B] each."""
-        self._new.frombytes((src * self._num_nodes + dst).numpy().tobytes())
+        self._new.frombytes((src * MOST_NODES + dst).numpy().tobytes())
         if len(self._new) > max(_EVENTS_AT_ONCE, len(self._keys)):
             self.keys()
 
@@ -272,8 +281,8 @@ class SeenPairs:
             Position among the sources, int64 [Z], and destination, int64 [Z], of every pair.
         """
         keys = self.keys()
-        first = torch.searchsorted(keys, src * self._num_nodes)
-        count = torch.searchsorted(keys, (src + 1) * self._num_nodes) - first
+        first = torch.searchsorted(keys, src * MOST_NODES)
+        count = torch.searchsorted(keys, (src + 1) * MOST_NODES) - first
         rows = torch.arange(len(src)).repeat_interleave(count)
         within = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows]
-        return rows, keys[first[rows] + within] % self._num_nodes
+        return rows, keys[first[rows] + within] % MOST_NODES

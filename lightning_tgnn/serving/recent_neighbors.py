@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.dedup import organize
 from lightning_tgnn.algorithms.streams.past import past_end
+from lightning_tgnn.algorithms.streams.room import with_room
 from lightning_tgnn.data import EventStore, TemporalAdjacency
 
 EMPTY = -1
@@ -43,7 +44,7 @@ class RecentNeighbors:
     """
 
     def __init__(self, tables: dict[str, Tensor], past: str, moment: Moment | None = None) -> None:
-        self.tables = tables
+        self.tables = self._room = tables
         self.past = past
         self.moment = moment or self._moment(-math.inf)
 
@@ -86,6 +87,11 @@ class RecentNeighbors:
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values that hold all tables."""
         return {"tables": self.tables, "past": self.past, "moment": self.moment._asdict()}
+
+    def resize(self, num_nodes: int) -> None:
+        """Have rows for so many nodes; new ones have no neighbours."""
+        self._room = with_room(self._room, num_nodes, lambda count: _empty(count, self.num_neighbors))
+        self.tables = {name: table[:num_nodes] for name, table in self._room.items()}
 
     def clear(self) -> None:
         """Return to the tables before the first event."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -101,15 +102,20 @@ def check_saved(held: Mapping[str, Any], info: StreamInfo, num_nodes: int) -> No
 
     Args:
         held: The content that `Predictor.save` wrote.
-        info: Description of the stream in the file.
+        info: Description of the stream of training in the file.
         num_nodes: Number of ids.
 
     Raises:
         ValueError: The tables do not fit each other or the stream.
     """
-    _require(info.num_nodes == num_nodes, f"{num_nodes} ids of {info.num_nodes} nodes")
+    added = held.get("added", torch.zeros(0, dtype=torch.bool))
+    _check_tensor({"added": added}, "added", torch.bool, (len(added),))
+    _require(
+        info.num_nodes + len(added) == num_nodes, f"{num_nodes} ids of {info.num_nodes} nodes and {len(added)} new"
+    )
     first = held["first_destination"]
-    _require(first is None or (type(first) is int and 0 < first < num_nodes), f"first_destination {first!r}")
+    _require(first is None or (type(first) is int and 0 < first < info.num_nodes), f"first_destination {first!r}")
+    info = replace(info, num_nodes=num_nodes)
     position = held["state"]["position"]
     _require(type(position) is int and 0 <= position < _MOST_EVENTS, f"position {position!r}")
     clock = held["clock"]

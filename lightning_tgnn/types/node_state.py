@@ -180,6 +180,17 @@ class StateStore(ABC):
         """What another process that holds the rows has done; None where none does."""
         return None
 
+    def resize(self, num_nodes: int) -> None:
+        """Have rows for so many nodes: new ones are as before the first event, others stay where they are.
+
+        Rows that are taken away have to be as before the first event, too.
+
+        Raises:
+            InvalidArgumentError: The store cannot.
+        """
+        cure = f"give {type(self).__name__} a method resize"
+        raise InvalidArgumentError("num_nodes", f"{self.spec.num_nodes} with a store of that size", num_nodes, cure)
+
     @property
     @abstractmethod
     def position(self) -> int:

@@ -15,7 +15,7 @@ def columns(pairs):
 
 @given(st.lists(st.tuples(PAIRS, st.booleans(), st.booleans()), max_size=8))
 def test_pairs_are_a_set_however_they_come(steps):
-    seen, expected = SeenPairs(5), set()
+    seen, expected = SeenPairs(), set()
     for pairs, asks, clears in steps:
         if clears:
             seen.clear()
@@ -23,7 +23,8 @@ def test_pairs_are_a_set_however_they_come(steps):
         seen.add(*columns(pairs))
         expected.update(pairs)
         if asks:
-            assert seen.keys().tolist() == sorted(5 * src + dst for src, dst in expected)
+            assert seen.saved(5).tolist() == sorted(5 * src + dst for src, dst in expected)
+            assert torch.equal(SeenPairs.from_saved(seen.saved(5), 5).keys(), seen.keys())
             rows, found = seen.for_sources(torch.tensor([3, 0]))
             pairs_of = {asked: [dst for src, dst in sorted(expected) if src == asked] for asked in (3, 0)}
             of_both = [(place, dst) for place, asked in enumerate((3, 0)) for dst in pairs_of[asked]]
@@ -31,7 +32,7 @@ def test_pairs_are_a_set_however_they_come(steps):
 
 
 def test_events_one_by_one_wait_in_one_buffer():
-    seen = SeenPairs(5)
+    seen = SeenPairs()
     for number in range(20):
         seen.add(*columns([(number % 5, number // 5)]))
     assert isinstance(seen._new, array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from lightning_tgnn.models.memory.embeddings import Embedding
@@ -48,6 +49,7 @@ class MemoryTGNN(MemoryModel):
         self.embedding = embedding
         self.from_features = nn.Linear(info.node_feature_dim, spec.memory_dim) if info.node_feature_dim else None
         self.static_memory = nn.Embedding(spec.num_nodes, static_dim) if static_dim else None
+        self._mean_static: Tensor | None = None  # where there are nodes that were not there in training
         self.from_static = nn.Linear(static_dim, spec.memory_dim, bias=False) if static_dim else None
 
     def apply_mail(self, rows: StateRows) -> UpdatedRows:
@@ -64,5 +66,17 @@ class MemoryTGNN(MemoryModel):
         if self.from_features is not None:
             states = states + self.from_features(batch.node_features).float()
         if self.static_memory is not None and self.from_static is not None:
-            states = states + self.from_static(self.static_memory(batch.nodes)).float()
+            states = states + self.from_static(self._static_rows(self.static_memory, batch.nodes)).float()
         return states
+
+    def resize(self, num_nodes: int) -> None:
+        """Answer about so many nodes; one that was not there in training has the mean of the static node memory."""
+        super().resize(num_nodes)
+        if self.static_memory is not None:
+            self._mean_static = self.static_memory.weight.detach().mean(0)
+
+    def _static_rows(self, table: nn.Embedding, nodes: Tensor) -> Tensor:
+        if self._mean_static is None:
+            return table(nodes)
+        is_new = (nodes >= table.num_embeddings).unsqueeze(1)
+        return torch.where(is_new, self._mean_static, table(nodes.clamp(max=table.num_embeddings - 1)))

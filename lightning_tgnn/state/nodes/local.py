@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lightning_tgnn.algorithms.streams.decayed_sums import added, sum_by_node
 from lightning_tgnn.algorithms.streams.dedup import first_positions, organize
+from lightning_tgnn.algorithms.streams.room import with_room
 from lightning_tgnn.checks import CheckpointError
 from lightning_tgnn.types import (
     CommitHandle,
@@ -60,12 +61,21 @@ class LocalStateStore(StateStore):
         self.spec, self.position = spec, 0
         # The first to ask may be an evaluation: tensors made under its inference mode could never be trained on.
         with torch.inference_mode(False):
-            shapes = table_shapes(spec).items()
-            self.rows = rows or StateRows(
-                **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
-            )
+            self.rows = rows or StateRows(**_empty(spec, spec.num_nodes, device))
+        self._room = self.rows
         self._snapshots: list[ref[OldRows]] = []
         self._scratch: StateRows | None = None
+
+    def resize(self, num_nodes: int) -> None:
+        """Have rows for so many nodes; where memory is taken for them, it is taken for twice as many."""
+        with torch.inference_mode(False):
+            device = self._room.memory.device
+            room = with_room(vars(self._room), num_nodes, lambda count: _empty(self.spec, count, device))
+        self.spec = replace(self.spec, num_nodes=num_nodes)
+        self._room, self._scratch = StateRows(**room), None
+        self.rows = self._room.split(num_nodes)[0]
+        for old in self._held_snapshots():
+            old.resize(num_nodes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_snapshots": self._held_snapshots(), "_scratch": None}
@@ -111,7 +121,7 @@ class LocalStateStore(StateStore):
                 self._scratch = StateRows(
                     **{name: torch.cat([table, torch.zeros_like(table[:1])]) for name, table in self._tables().items()}
                 )
-            self.rows = self._scratch.split(self.spec.num_nodes)[0]
+            self.rows = self._room = self._scratch.split(self.spec.num_nodes)[0]
         return self._scratch
 
     @property
@@ -259,6 +269,12 @@ def table_shapes(spec: StateSpec) -> dict[str, tuple[tuple[int, ...], torch.dtyp
     }
 
 
+def _empty(spec: StateSpec, count: int, device: torch.device | str) -> dict[str, Tensor]:
+    """Return tables of rows as they are before the first event."""
+    shapes = table_shapes(replace(spec, num_nodes=count)).items()
+    return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
+
+
 def check_same_spec(state: dict[str, Any], spec: StateSpec) -> None:
     """Refuse a saved state of another graph or another model.
 
@@ -321,6 +337,12 @@ class OldRows:
     def nodes(self) -> Tensor:
         """int64 [n], the distinct nodes whose rows are kept."""
         return self._is_kept.nonzero().squeeze(1)
+
+    def resize(self, num_nodes: int) -> None:
+        """Follow tables that have now so many rows."""
+        with torch.inference_mode(False):
+            more = max(num_nodes - len(self._is_kept), 0)
+            self._is_kept = torch.cat([self._is_kept[:num_nodes], self._is_kept.new_zeros(more)])
 
     def put_back(self, rows: StateRows) -> None:
         """Write the rows to the tables."""
