@@ -33,6 +33,7 @@ class LightningTGNNError(Exception):
 
     def __init__(self, *facts: object) -> None:
         super().__init__(*((refusal(*facts),) if len(facts) == 4 else facts))  # type: ignore[arg-type]
+        self.facts = facts if len(facts) == 4 else None  # argument, requirement, what came, cure
 
 
 class InvalidArgumentError(LightningTGNNError, ValueError):
@@ -59,6 +60,7 @@ class RowError(DataError):
         self.column = column
         self.row = row
         self._rest = requirement, received, cure
+        self.facts = f"{column}[{row}]", *self._rest
 
     def __str__(self) -> str:
         return refusal(f"{self.column}[{self.row}]", *self._rest)

@@ -99,7 +99,8 @@ def test_a_command_exists_with_its_options(where, line, in_filled, capsys):
     elif program in ("python", "cp"):
         assert (ROOT / arguments[0]).is_file()
     else:
-        assert program in ("source", "cd", "git", "tensorboard"), f"{where}: nobody knows whether {program} exists"
+        known = "source", "cd", "git", "tensorboard", "curl"
+        assert program in known, f"{where}: nobody knows whether {program} exists"
 
 
 def check_own_command(words, capsys):

@@ -22,6 +22,7 @@ DESCRIPTION = """Train, validate and test temporal graph neural networks on even
 Beside the subcommands below there are these, with a --help of their own:
 
   lightning-tgnn predict --ckpt_path CKPT --score pairs.csv --output scores.csv   scores of pairs; top K, embeddings
+  lightning-tgnn serve --ckpt_path CKPT --state state              the same by HTTP, while events come
   lightning-tgnn pretrain-static --config RECIPE --output static.pt   static node memory for a recipe's StaticMemory
   lightning-tgnn partition --source FILE --ranks 8                 compare partitions of nodes or edges, keep them
   lightning-tgnn bench --source FILE --devices 2                   compare strategies: speed, traffic, AP or accuracy
@@ -45,7 +46,10 @@ def _run(name: str, arguments: Sequence[str]) -> None:
         command(arguments)
 
 
-_NAMES = "bench", "compare", "data", "partition", "plan", "predict", "pretrain-static", "recipes", "report", "simulate"
+_NAMES = (
+    *("bench", "compare", "data", "partition", "plan", "predict", "pretrain-static", "recipes", "report", "serve"),
+    "simulate",
+)
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {name: partial(_run, name) for name in _NAMES}
 

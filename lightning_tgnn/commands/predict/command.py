@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from lightning_tgnn.checks import InvalidArgumentError, RowError, check_import
+from lightning_tgnn.checks import InvalidArgumentError, RowError
 from lightning_tgnn.commands.predict.options import DESCRIPTION, QUESTIONS, PredictOptions
 from lightning_tgnn.commands.predict.question_status import (
     OK,
@@ -23,9 +23,9 @@ from lightning_tgnn.commands.predict.question_status import (
 )
 from lightning_tgnn.commands.shared.one_line_warnings import warnings_in_one_line
 from lightning_tgnn.commands.shared.options import Options
+from lightning_tgnn.commands.shared.trained import check_checkpoint, open_predictor
 from lightning_tgnn.data.readers.dates import dates_of
 from lightning_tgnn.data.readers.frame_columns import time_column
-from lightning_tgnn.files.checkpoint_folder import is_checkpoint
 from lightning_tgnn.files.whole import check_apart, check_place
 from lightning_tgnn.serving.saved_predictor import is_saved_predictor
 from lightning_tgnn.serving.tables import (
@@ -61,7 +61,7 @@ def predict(arguments: Sequence[str]) -> None:
         if place is not None:
             check_place(argument, place)
     _check_kept(options)
-    _check_checkpoint(options)
+    check_checkpoint(Path(options.ckpt_path))
     import lightning_tgnn.serving  # noqa: F401  # late: with Lightning, which refusals do not wait for
 
     with warnings_in_one_line():  # Lightning, when it is imported, has its own form
@@ -74,7 +74,9 @@ def predict(arguments: Sequence[str]) -> None:
 
 
 def _answer(options: PredictOptions) -> None:
-    predictor = _predictor(options)
+    own = {"task": options.task, "model": options.model, "message": options.message}
+    path, trust = Path(options.ckpt_path), options.trust
+    predictor = open_predictor(path, options.source, options.root, options.device, trust=trust, **own)
     check_apart(_written(options), {"the stream of training": predictor.stream_place})
     if options.events is not None:
         for piece in _pieces(predictor, options, "events", ("src", "dst")):
@@ -122,30 +124,6 @@ def _check_kept(options: PredictOptions) -> None:
         if save.exists():
             cure = "choose another name, or remove that file"
             raise InvalidArgumentError("save", "a new file, or a saved predictor to replace", str(save), cure)
-
-
-def _check_checkpoint(options: PredictOptions) -> None:
-    path = Path(options.ckpt_path)
-    if not is_checkpoint(path):
-        raise InvalidArgumentError(
-            "ckpt_path", "a file or a checkpoint folder", str(path), "give a checkpoint of a run"
-        )
-
-
-def _predictor(options: PredictOptions) -> Predictor:
-    from lightning_tgnn.serving import Predictor
-
-    path = Path(options.ckpt_path)
-    paths = {name: getattr(options, name) for name in ("task", "model", "message")}
-    own: dict[str, Any] = {name: check_import(name, given) for name, given in paths.items() if given is not None}
-    if is_saved_predictor(path):
-        for name in ("source", "root"):
-            if getattr(options, name) is not None:
-                cure = "leave it out: the file needs no stream"
-                raise InvalidArgumentError(name, "of a checkpoint's stream", getattr(options, name), cure)
-        return Predictor.load(path, device=options.device, trust=options.trust, **own)
-    door: dict[str, Any] = {"device": options.device, "root": options.root, "trust": options.trust}
-    return Predictor.from_checkpoint(path, options.source, **door, **own)
 
 
 def _pieces(predictor: Predictor, options: PredictOptions, name: str, ids: tuple[str, ...]) -> Iterator[pd.DataFrame]:
