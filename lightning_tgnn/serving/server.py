@@ -27,12 +27,15 @@ from litserve.specs.base import LitSpec
 from litserve.transport.base import MessageTransport
 from litserve.utils import LitAPIStatus, LoopResponseType, ResponseBufferItem
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from lightning_tgnn.checks import LightningTGNNError
 from lightning_tgnn.serving.service import FAILED, KINDS, Answer, PredictorService, error_body
 
-_MALFORMED, _TOO_LARGE = 400, 413
+_MALFORMED, _TOO_LARGE, _OTHER_TYPE = 400, 413, 415
+_LOOPBACK = "127.0.0.1"
 _TERMINATED = 143
+_JSON = "application/json"
 _CURES = {404: "ask for " + ", ".join(f"/{kind}" for kind in KINDS), 405: "use POST for questions and events"}
 
 
@@ -63,7 +66,10 @@ def serve(make: Callable[[], PredictorService], options: ServerOptions) -> None:
         options: How to listen.
     """
     api = _API(make, options)
-    server = _Server(api, accelerator="cpu", max_payload_size=options.most_bytes, disable_openapi_url=True)
+    # A page in a browser on this machine may send requests to it, also under a name of its own that leads here.
+    own = [(TrustedHostMiddleware, {"allowed_hosts": [_LOOPBACK, "localhost"]})] if options.host == _LOOPBACK else []
+    most = options.most_bytes
+    server = _Server(api, accelerator="cpu", max_payload_size=most, middlewares=own, disable_openapi_url=True)
     server.app.add_exception_handler(HTTPException, _refused)
 
     def stop(*_: object) -> None:
@@ -192,6 +198,11 @@ class _Spec(LitSpec):
     async def _answer(self, kind: str, request: Request) -> Answer:
         requirement = f"of at most {self._most_bytes:,} bytes"
         too_large = Answer(_TOO_LARGE, error_body("body", requirement, "more", "send it in pieces"))
+        sent = request.headers.get("content-type", "nothing")
+        if sent.partition(";")[0].strip().lower() != _JSON:  # which no page may send without asking first
+            return Answer(
+                _OTHER_TYPE, error_body("Content-Type", _JSON, sent, f"send the header Content-Type: {_JSON}")
+            )
         try:
             if int(request.headers.get("content-length", 0)) > self._most_bytes:
                 return too_large

@@ -64,7 +64,8 @@ class Server:
     def ask(self, method, path, body=None, headers=None):
         connection = HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         try:
-            connection.request(method, path, body, headers or {}, encode_chunked=bool(headers))
+            sent = {"Content-Type": "application/json", **(headers or {})}
+            connection.request(method, path, body, sent, encode_chunked="Transfer-Encoding" in sent)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except ConnectionError:
@@ -111,6 +112,7 @@ def test_a_server_answers_and_its_state_outlives_it(run, tmp_path):
             (("POST", "/events", json.dumps({**events, "position": 1}).encode()), 409),
             (("POST", "/scores", b" " * 2001), 413),
             (("POST", "/scores", iter([b" " * 1500] * 3), {"Transfer-Encoding": "chunked"}), 413),
+            (("POST", "/scores", b"{}", {"Content-Type": "text/plain"}), 415),
             (("GET", "/scores"), 405),
             (("POST", "/elsewhere", b"{}"), 404),
         ]
@@ -118,6 +120,7 @@ def test_a_server_answers_and_its_state_outlives_it(run, tmp_path):
             status, body = server.ask(*request)
             assert status == expected, (request, body)
             assert json.loads(body)["error"].keys() == {"argument", "requirement", "received", "cure"}
+        assert server.ask("POST", "/scores", b"{}", {"Host": "elsewhere.example"})[0] == 400
         metrics = server.ask("GET", "/metrics")[1].decode()
         assert f"lightning_tgnn_position {EVENTS + 2}\n" in metrics
         assert re.search(r'requests_total\{path="/scores",status="422"\} 1\n', metrics)
