@@ -129,7 +129,10 @@ class _API(litserve.LitAPI):
 
         def save() -> None:
             while not ends.wait(self._options.save_every):
-                service.save()
+                try:
+                    service.save()
+                except LightningTGNNError as error:  # the journal has what it lacks
+                    print(f"lightning-tgnn: {error}", file=sys.stderr)
 
         threading.Thread(target=save, daemon=True).start()
 

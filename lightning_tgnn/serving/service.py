@@ -70,7 +70,7 @@ class PredictorService:
         self._folder = folder
         self._lock = threading.Lock()
         self._journal = None if folder is None else EventJournal(folder)
-        self._saved = predictor.num_events
+        self._saved: int | None = None  # the position of the saved state, where it is known
         if self._journal is not None:
             self._journal.begin(predictor.num_events)
 
@@ -85,6 +85,7 @@ class PredictorService:
 
         Raises:
             DataError: The folder lacks events, or a file in it is damaged.
+            InvalidArgumentError: Nothing can be written there.
         """
         folder.mkdir(parents=True, exist_ok=True)
         predictor = load(folder / _STATE) if (folder / _STATE).is_file() else make()
@@ -103,7 +104,7 @@ class PredictorService:
                 except LightningTGNNError as error:  # may stand at the end alone, of a process that was killed there
                     refused = error
         service = cls(predictor, folder)
-        service._saved = -1  # what the journal has brought is not in the saved state
+        service.save()  # so that a refused line cannot come before others
         return service
 
     def save(self) -> None:

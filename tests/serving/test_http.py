@@ -124,7 +124,7 @@ def test_a_server_answers_and_its_state_outlives_it(run, tmp_path):
         metrics = server.ask("GET", "/metrics")[1].decode()
         assert f"lightning_tgnn_position {EVENTS + 2}\n" in metrics
         assert re.search(r'requests_total\{path="/scores",status="422"\} 1\n', metrics)
-        assert not (tmp_path / "state" / "state.pt").exists()
+        assert Predictor.load(tmp_path / "state" / "state.pt").num_events == EVENTS
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
     with Server(run, tmp_path / "state") as server:
         assert server.post("/scores", {"src": [], "dst": []})[1]["position"] == EVENTS + 2

@@ -172,11 +172,21 @@ def test_the_folder_has_all_events_that_were_answered(saved, tmp_path):
 def test_an_event_that_was_refused_when_the_process_was_killed_is_left_out(saved, tmp_path):
     service = service_of(saved, tmp_path)
     service.answer([("events", events_of(saved, 1))])
-    (journal,) = tmp_path.glob("events-*")
-    line = json.dumps({"position": EVENTS + 2, "events": {**events_of(saved, 2), "time": [0.0, 0.0]}}) + "\n"
-    journal.write_bytes(journal.read_bytes() + line.encode())
-    assert_same(service_of(saved, tmp_path).predictor, service.predictor)
-    journal.write_bytes(journal.read_bytes() + line.encode())  # something has followed: then it was taken in
+    for number in (2, 3):
+        held = service.predictor.num_events
+        (journal,) = tmp_path.glob("events-*")
+        refused = {"position": held, "events": {**events_of(saved, number), "time": [0.0, 0.0]}}
+        journal.write_bytes(journal.read_bytes() + json.dumps(refused).encode() + b"\n")
+        again = service_of(saved, tmp_path)
+        assert_same(again.predictor, service.predictor)
+        for one in (again, service):
+            one.answer([("events", events_of(saved, number))])
+        service = again
+
+
+def test_an_event_that_others_have_followed_was_taken_in(saved, tmp_path):
+    refused = {"position": EVENTS, "events": {**events_of(saved, 1), "time": [0.0, 0.0]}}
+    (tmp_path / f"events-{EVENTS:020d}.jsonl").write_text((json.dumps(refused) + "\n") * 2)
     with pytest.raises(DataError, match=r"time\[0\] must be"):
         service_of(saved, tmp_path)
 
@@ -257,7 +267,10 @@ def test_30_kills_lose_and_double_nothing(saved, tmp_path):
         child.stdin.write(f"{EVENTS}\n")
         child.stdin.flush()
         deadline = None
-        while (said := child.stdout.readline().split())[0] != "gone":
+        while (line := child.stdout.readline()) != "gone\n":
+            assert line, child.wait(30)
+            if not (said := line.split()):
+                continue
             if said[0] == "pid":
                 pid, deadline = int(said[1]), time.monotonic() + rng.random()
             else:
