@@ -71,14 +71,8 @@ def serve(make: Callable[[], PredictorService], options: ServerOptions) -> None:
     most = options.most_bytes
     server = _Server(api, accelerator="cpu", max_payload_size=most, middlewares=own, disable_openapi_url=True)
     server.app.add_exception_handler(HTTPException, _refused)
-
-    def stop(*_: object) -> None:
-        if (event := server._shutdown_event) is None:
-            sys.exit(_TERMINATED)
-        threading.Thread(target=event.set).start()  # this one waits for it, by a connection that it cannot share
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, server.stop)
     quiet: dict[str, Any] = {"generate_client_file": False, "pretty_logs": False, "log_level": "warning"}
     try:
         server.run(host=options.host, port=options.port, num_api_servers=1, **quiet)
@@ -90,6 +84,12 @@ def serve(make: Callable[[], PredictorService], options: ServerOptions) -> None:
 
 class _Server(litserve.LitServer):
     """Lets its processes end with the one that started them, also where that was killed."""
+
+    def stop(self, *_: object) -> None:
+        """Shut down in good order."""
+        if (event := self._shutdown_event) is None:
+            sys.exit(_TERMINATED)
+        threading.Thread(target=event.set).start()  # this one waits for it, by a connection that it cannot share
 
     def _init_manager(self, num_api_servers: int) -> SyncManager:
         def started() -> SyncManager:
