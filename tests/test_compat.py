@@ -18,6 +18,7 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from litserve import LitServer
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +103,7 @@ REPAIRS = {
     "callbacks.guard_files": (ModelCheckpoint.on_exception, "self._save_checkpoint(trainer, filepath)"),
     "callbacks.SharedDecisions": (_TrainingEpochLoop._get_monitor_value, "self.trainer.callback_metrics.get(key)"),
     "registry": (type(StrategyRegistry).available_strategies, "return list(self.keys())"),
+    "lit_server.EndingServer": (LitServer._init_manager, "manager = mp.Manager()"),
     "modules.Module": (pl.LightningModule._on_before_batch_transfer, "_call_batch_hook"),
     "modules.restricted_classmethod": (LightningDataModule, "@_restricted_classmethod"),
 }

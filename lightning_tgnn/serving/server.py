@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
-import os
 import signal
 import sys
 import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from multiprocessing.managers import SyncManager
 from queue import Empty, Queue
 from typing import Any
 
 import litserve
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 from litserve.loops.base import LitLoop
 from litserve.specs.base import LitSpec
@@ -30,11 +26,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from lightning_tgnn.checks import LightningTGNNError
+from lightning_tgnn.compat.lit_server import EndingServer, end_with_parent
 from lightning_tgnn.serving.service import FAILED, KINDS, Answer, PredictorService, error_body
 
 _MALFORMED, _TOO_LARGE, _OTHER_TYPE = 400, 413, 415
 _LOOPBACK = "127.0.0.1"
-_TERMINATED = 143
 _JSON = "application/json"
 _CURES = {404: "ask for " + ", ".join(f"/{kind}" for kind in KINDS), 405: "use POST for questions and events"}
 
@@ -69,7 +65,7 @@ def serve(make: Callable[[], PredictorService], options: ServerOptions) -> None:
     # A page in a browser on this machine may send requests to it, also under a name of its own that leads here.
     own = [(TrustedHostMiddleware, {"allowed_hosts": [_LOOPBACK, "localhost"]})] if options.host == _LOOPBACK else []
     most = options.most_bytes
-    server = _Server(api, accelerator="cpu", max_payload_size=most, middlewares=own, disable_openapi_url=True)
+    server = EndingServer(api, accelerator="cpu", max_payload_size=most, middlewares=own, disable_openapi_url=True)
     server.app.add_exception_handler(HTTPException, _refused)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.stop)
@@ -82,41 +78,13 @@ def serve(make: Callable[[], PredictorService], options: ServerOptions) -> None:
         sys.exit(1)  # the process that answers has said why
 
 
-class _Server(litserve.LitServer):
-    """Lets its processes end with the one that started them, also where that was killed."""
-
-    def stop(self, *_: object) -> None:
-        """Shut down in good order."""
-        if (event := self._shutdown_event) is None:
-            sys.exit(_TERMINATED)
-        threading.Thread(target=event.set).start()  # this one waits for it, by a connection that it cannot share
-
-    def _init_manager(self, num_api_servers: int) -> SyncManager:
-        def started() -> SyncManager:
-            manager = SyncManager(ctx=multiprocessing.get_context())
-            manager.start(_end_with_parent)
-            return manager
-
-        usual, multiprocessing.Manager = multiprocessing.Manager, started  # which LitServe gives no way to start
-        try:
-            return super()._init_manager(num_api_servers)
-        finally:
-            multiprocessing.Manager = usual
-
-    @asynccontextmanager
-    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        _end_with_parent()
-        async with super().lifespan(app):
-            yield
-
-
 class _API(litserve.LitAPI):
     def __init__(self, make: Callable[[], PredictorService], options: ServerOptions) -> None:
         super().__init__(max_batch_size=options.most_together, spec=_Spec(options.most_bytes), loop=_Loop())
         self._make, self._options = make, options
 
     def setup(self, device: object) -> None:
-        _end_with_parent()
+        end_with_parent()
         ends = self.ends = threading.Event()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: SIGTERM follows
         signal.signal(signal.SIGTERM, lambda *_: ends.set())
@@ -248,16 +216,3 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     cure = _CURES.get(error.status_code, "correct the request")
     body = error_body("request", "one that the server takes", f"{request.method} {request.url.path}", cure)
     return JSONResponse(body, error.status_code)
-
-
-def _end_with_parent() -> None:
-    """End this process at once where the process that started it has been killed."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    if parent is not None:
-        threading.Thread(target=wait, daemon=True).start()
