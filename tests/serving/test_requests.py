@@ -273,7 +273,7 @@ def test_30_kills_lose_and_double_nothing(saved, tmp_path):
             assert line, child.wait(30)
             said = line.split()
             if said[0] == "pid":
-                pid, deadline = int(said[1]), time.monotonic() + rng.random()
+                pid, deadline = int(said[1]), time.monotonic() + rng.random() / 2
             else:
                 assert said[2] == "200"
                 answered = int(said[1])
@@ -285,6 +285,6 @@ def test_30_kills_lose_and_double_nothing(saved, tmp_path):
     service, expected = service_of(saved, tmp_path), service_of(saved)
     held = service.predictor.num_events
     assert answered <= held <= answered + 2  # the last may have been taken in without an answer
-    assert EVENTS + 30 < held < EVENTS + 2 * count
+    assert held > EVENTS + 10
     expected.answer([("events", request) for request in requests[: (held - EVENTS) // 2]])
     assert_same(service.predictor, expected.predictor)
