@@ -203,12 +203,6 @@ class _Spec(LitSpec):
         ]
         return PlainTextResponse("\n".join(lines) + "\n")
 
-    def decode_request(self, request: object, context_kwargs: object = None) -> object:
-        return request
-
-    def encode_response(self, output: object, context_kwargs: object = None) -> object:
-        return output
-
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     """Say in four facts what LitServe and FastAPI refuse by themselves."""

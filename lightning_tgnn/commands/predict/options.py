@@ -21,8 +21,7 @@ DESCRIPTION = """Answer questions with a trained model, in the ids of its stream
 Without a column time a question is about the time of the latest event; one about an earlier time has no answer. Times
 are numbers or dates, and answers have dates where the stream of training had them. The model first takes in the whole
 stream that it was trained on, which the checkpoint names, then the events of --events. The column status of an answer
-says "ok", or what is wrong with that question alone: a node that the stream of training does not have, an early time,
-no candidate left.
+says "ok", or what is wrong with that question alone: a node without any event so far, an early time, no candidate left.
 """
 
 QUESTIONS = {"score": ("src", "dst"), "top_k": ("src",), "embed": ("node",), "classify": ("src", "dst")}

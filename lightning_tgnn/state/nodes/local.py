@@ -67,15 +67,13 @@ class LocalStateStore(StateStore):
         self._scratch: StateRows | None = None
 
     def resize(self, num_nodes: int) -> None:
-        """Have rows for so many nodes; where memory is taken for them, it is taken for twice as many."""
+        """Have rows for so many nodes, while no snapshot is held; memory is taken for twice as many at a time."""
         with torch.inference_mode(False):
             device = self._room.memory.device
             room = with_room(vars(self._room), num_nodes, lambda count: _empty(self.spec, count, device))
         self.spec = replace(self.spec, num_nodes=num_nodes)
         self._room, self._scratch = StateRows(**room), None
         self.rows = self._room.split(num_nodes)[0]
-        for old in self._held_snapshots():
-            old.resize(num_nodes)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_snapshots": self._held_snapshots(), "_scratch": None}
@@ -337,12 +335,6 @@ class OldRows:
     def nodes(self) -> Tensor:
         """int64 [n], the distinct nodes whose rows are kept."""
         return self._is_kept.nonzero().squeeze(1)
-
-    def resize(self, num_nodes: int) -> None:
-        """Follow tables that have now so many rows."""
-        with torch.inference_mode(False):
-            more = max(num_nodes - len(self._is_kept), 0)
-            self._is_kept = torch.cat([self._is_kept[:num_nodes], self._is_kept.new_zeros(more)])
 
     def put_back(self, rows: StateRows) -> None:
         """Write the rows to the tables."""
